@@ -1,0 +1,1 @@
+"""One module per question; see docs/analyzers.md."""

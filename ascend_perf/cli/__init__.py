@@ -1,0 +1,82 @@
+"""The `ascend-perf` command: one module of this folder per subcommand, imported when it is called.
+
+A command module `cli/<name>.py` defines `command` (a click command) and a one-line module docstring, which is what
+`ascend-perf --help` shows; it is read from the source so that `--help` imports no command.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+from ascend_perf import __version__
+from ascend_perf.errors import AscendPerfError
+
+EXIT_BUG = 70
+ISSUES = "https://github.com/ascend-perf/ascend-perf/issues"
+
+
+class _Commands(click.Group):
+    """Subcommands from the modules of this folder."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(p.stem.replace("_", "-") for p in Path(__file__).parent.glob("[a-z]*.py"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"ascend_perf.cli.{cmd_name.replace('-', '_')}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            source = (Path(__file__).parent / f"{name.replace('-', '_')}.py").read_text("utf-8")
+            docstring = ast.get_docstring(ast.parse(source)) or ""
+            rows.append((name, docstring.split("\n")[0]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ascend-perf")
+def cli() -> None:
+    """Benchmark, profile and diagnose PyTorch jobs on Ascend NPUs.
+
+    \b
+    ascend-perf run llm-pretrain          run a workload, profile it, write a report
+    ascend-perf analyze PATH              find the bottlenecks in a profile
+    ascend-perf explain N-05              what a finding means and what to do
+    """
+
+
+def main() -> None:
+    """Entry point; turns errors that a user can cure into one message and an exit code."""
+    try:
+        code = cli(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        click.echo("ascend-perf: stopped", err=True)
+        sys.exit(130)
+    except AscendPerfError as error:
+        click.echo(f"ascend-perf: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); keep Python from complaining at shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        click.echo(f"ascend-perf: this is a bug of ours. Please report it with the lines above: {ISSUES}", err=True)
+        sys.exit(EXIT_BUG)

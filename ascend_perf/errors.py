@@ -1,0 +1,35 @@
+"""Errors that a user can cause or cure. The CLI prints them without a traceback."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AscendPerfError(Exception):
+    """Base class: `what` is the fact (object, seen, expected), `hint` is the next step."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  hint: {self.hint}" if self.hint else self.what
+
+
+class UsageError(AscendPerfError):
+    """The command or the call was wrong (exit code 2)."""
+
+    exit_code = 2
+
+
+class InputError(AscendPerfError):
+    """A file or directory is missing, damaged or in a format that we do not read (exit code 3)."""
+
+
+class MachineError(AscendPerfError):
+    """The machine lacks what the command needs: a device, a package, a tool (exit code 4)."""
+
+    exit_code = 4

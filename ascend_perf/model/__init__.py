@@ -1,0 +1,1 @@
+"""The vocabulary: tables, traces, runs, findings. Frozen, no input or output."""

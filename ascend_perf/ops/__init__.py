@@ -1,0 +1,1 @@
+"""What kernels are: classes, FLOPs and bytes from shapes."""

@@ -1,0 +1,159 @@
+"""Find parts: our own by scan of their folder, others by entry point. A part that fails to import is an outcome."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Generic, Literal, TypeVar
+
+from ascend_perf.model.finding import Outcome, Result, Words
+from ascend_perf.model.run import Run
+from ascend_perf.model.table import TableSpec
+from ascend_perf.model.trace import Trace
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyzer:
+    """A named pure function from a trace (or a run, scope "job") to a `Result`, and the tables it needs.
+
+    `order` places its section in the report. A rank analyzer runs once per trace, a job analyzer once per run.
+    """
+
+    name: str
+    needs: tuple[TableSpec, ...]
+    scope: Literal["rank", "job"]
+    order: int
+    on_trace: Callable[[Trace], Result] | None = None
+    on_run: Callable[[Run], Result] | None = None
+
+    def run_on_trace(self, trace: Trace) -> Outcome:
+        """The outcome on one rank; never raises, and never reports missing tables as a clean bill."""
+        assert self.on_trace is not None
+        on_trace = self.on_trace
+        if absent := trace.absent(self.needs):
+            return _no_data(self.name, ", ".join(absent), trace.meta.rank, "rank")
+        return _guarded(self.name, lambda: on_trace(trace), trace.meta.rank, "rank")
+
+    def run_on_run(self, run: Run) -> Outcome:
+        """The outcome on the whole job; a table is there when any rank has it."""
+        assert self.on_run is not None
+        on_run = self.on_run
+        absent = [spec.name for spec in self.needs if not any(trace.has(spec) for trace in run.traces)]
+        if absent:
+            return _no_data(self.name, ", ".join(absent), None, "job")
+        return _guarded(self.name, lambda: on_run(run), None, "job")
+
+
+class NoData(Exception):
+    """Raised by an analyzer that finds out late that the trace does not hold what it needs."""
+
+    def __init__(self, reason: Words) -> None:
+        super().__init__(reason.en)
+        self.reason = reason
+
+
+def _no_data(name: str, tables: str, rank: int | None, scope: Literal["rank", "job"]) -> Outcome:
+    reason = Words(f"not in this data: {tables}", f"数据中没有：{tables}")
+    return Outcome(analyzer=name, status="no_data", rank=rank, reason=reason, scope=scope)
+
+
+def _guarded(name: str, call: Callable[[], Result], rank: int | None, scope: Literal["rank", "job"]) -> Outcome:
+    try:
+        result = call()
+    except NoData as error:
+        return Outcome(analyzer=name, status="no_data", rank=rank, reason=error.reason, scope=scope)
+    except Exception as error:  # one broken analyzer must not hide the others
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        at = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+        text = f"{type(error).__name__}: {error} ({at})"
+        return Outcome(analyzer=name, status="failed", rank=rank, reason=Words(text, text), scope=scope)
+    return Outcome(
+        analyzer=name,
+        status="done",
+        rank=rank,
+        findings=result.findings,
+        metrics=result.metrics,
+        tables=result.tables,
+        judged=result.judged,
+        scope=scope,
+    )
+
+
+def analyzer(
+    *, name: str, needs: Sequence[TableSpec], order: int
+) -> Callable[[Callable[[Trace], Result]], Analyzer]:
+    """Turn a function of one trace into an `Analyzer`."""
+
+    def wrap(function: Callable[[Trace], Result]) -> Analyzer:
+        return Analyzer(name=name, needs=tuple(needs), scope="rank", order=order, on_trace=function)
+
+    return wrap
+
+
+def job_analyzer(
+    *, name: str, needs: Sequence[TableSpec], order: int
+) -> Callable[[Callable[[Run], Result]], Analyzer]:
+    """Turn a function of the whole run into an `Analyzer`."""
+
+    def wrap(function: Callable[[Run], Result]) -> Analyzer:
+        return Analyzer(name=name, needs=tuple(needs), scope="job", order=order, on_run=function)
+
+    return wrap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found(Generic[_T]):
+    """Parts by name, and the modules or entry points that could not be imported with the reason."""
+
+    parts: dict[str, _T]
+    broken: dict[str, str]
+
+
+def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found[_T]:
+    """Every instance of `kind` at module level of `ascend_perf.<part>`, then of the entry points of that part.
+
+    Raises:
+        ValueError: two parts of our own share a name.
+    """
+    package = importlib.import_module(f"ascend_perf.{part}")
+    parts: dict[str, _T] = {}
+    broken: dict[str, str] = {}
+    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        if info.name.startswith("_"):
+            continue
+        try:
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+        except Exception as error:  # a part that cannot be imported is reported, the others work
+            broken[info.name] = f"{type(error).__name__}: {error}"
+            continue
+        for value in vars(module).values():
+            if isinstance(value, kind):
+                known = parts.setdefault(name_of(value), value)
+                if known is not value:
+                    raise ValueError(f"two {part} are named {name_of(value)!r}")
+    for point in sorted(entry_points(group=f"ascend_perf.{part}"), key=lambda p: p.name):
+        try:
+            value = point.load()
+        except Exception as error:  # see above
+            broken[point.name] = f"{type(error).__name__}: {error}"
+            continue
+        if not isinstance(value, kind):
+            broken[point.name] = f"is a {type(value).__name__}, not a {kind.__name__}"
+        elif name_of(value) in parts:
+            broken[point.name] = f"the name {name_of(value)!r} is taken"
+        else:
+            parts[name_of(value)] = value
+    return Found(parts=parts, broken=broken)
+
+
+def load_analyzers() -> Found[Analyzer]:
+    """Every analyzer by name, in the order of the report."""
+    found = load_parts("analyzers", Analyzer, lambda part: part.name)
+    ordered = dict(sorted(found.parts.items(), key=lambda item: (item[1].order, item[0])))
+    return Found(parts=ordered, broken=found.broken)

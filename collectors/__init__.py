@@ -1,0 +1,1 @@
+"""One module per source of measurements; see docs/collectors.md."""

@@ -1,0 +1,1 @@
+"""From outcomes to pages: payload, HTML, Markdown, JSON."""

@@ -1,0 +1,1 @@
+"""Reference workloads, one module each; see docs/workloads.md."""
