@@ -1,0 +1,61 @@
+"""What every test may use: where the real traces are, and builders of small traces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ascend_perf.model.table import NULL, Kind, Table, Text, Values
+from ascend_perf.model.tables import ALL
+from ascend_perf.model.trace import Meta, Trace
+
+ROOT = Path(__file__).parent.parent
+Rows = Sequence[Mapping[str, object]]
+
+
+def traces_folder() -> Path | None:
+    """The folder of real profiles: ASCEND_PERF_TRACES, else ../shared/traces; None when neither is there."""
+    named = os.environ.get("ASCEND_PERF_TRACES")
+    folder = Path(named) if named else ROOT.parent / "shared" / "traces"
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """Folder of real profiles; the test is skipped where they are not at hand."""
+    folder = traces_folder()
+    if folder is None:
+        pytest.skip("real traces are not at hand: set ASCEND_PERF_TRACES")
+    return folder
+
+
+def build_table(name: str, rows: Rows) -> Table:
+    """A table from rows given as dicts; a key left out is unknown."""
+    spec = ALL[name]
+    columns: dict[str, Values] = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        kind = spec.column(key).kind
+        cells = [row.get(key) for row in rows]
+        if kind is Kind.TEXT:
+            columns[key] = Text.of([None if c is None else str(c) for c in cells])
+        elif kind is Kind.INT:
+            columns[key] = np.array([NULL if c is None else c for c in cells], np.int64)
+        elif kind is Kind.FLOAT:
+            columns[key] = np.array([np.nan if c is None else c for c in cells], np.float64)
+        else:
+            columns[key] = np.array([bool(c) for c in cells], bool)
+    return Table(spec, columns)
+
+
+@pytest.fixture
+def make_trace() -> Callable[..., Trace]:
+    """Build a trace: make_trace(kernels=[{"start_ns": 0, "dur_ns": 5, "name": "a"}], meta=Meta(rank=0))."""
+
+    def make(*, meta: Meta | None = None, **tables: Rows) -> Trace:
+        return Trace({name: build_table(name, rows) for name, rows in tables.items()}, meta)
+
+    return make
