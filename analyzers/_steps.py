@@ -1,7 +1,7 @@
 """Step windows of a rank, which rows belong to which step, and what the device did in each.
 
-A window is what the reader put into `steps`, widened to the end of its own kernels and collectives. Where the trace
-has no steps, windows come from the step ids of the kernels, else the whole capture is one window without id.
+A window is what the reader put into `steps`, widened to the end of its own kernels and collectives. Where the
+trace has no steps, windows come from the step ids of the kernels, else the whole capture is one window without id.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def step_windows(trace: Trace) -> StepWindows:
     """The windows of the steps of a rank; empty when no row of the trace has a time.
 
     Reads:
-        steps: step_id, start_ns, dur_ns; kernels, comm_ops: start_ns, dur_ns, step_id; when there are neither,
-        copies and the host's tables.
+        steps: step_id, start_ns, dur_ns; kernels, comm_ops: start_ns, dur_ns, step_id; when there are
+        neither, copies and the host's tables.
     """
     declared = _declared(trace)
     if not len(declared):
@@ -73,15 +73,16 @@ def step_windows(trace: Trace) -> StepWindows:
 def membership(trace: Trace, table: Table, windows: StepWindows | None = None) -> Ints:
     """Index of the step of each row, -1 outside of all steps.
 
-    A row with a step id belongs to the step of that number; without one, to the step whose window holds its start
-    (its `time_ns` in tables of samples).
+    A row with a step id belongs to the step of that number; without one, to the step whose window holds its
+    start (its `time_ns` in tables of samples).
     """
     return _membership(step_windows(trace) if windows is None else windows, table)
 
 
 def in_step(trace: Trace, table: Table, i: int) -> Bools:
     """Rows of a table that belong to step `i`."""
-    return membership(trace, table) == i
+    rows: Bools = membership(trace, table) == i
+    return rows
 
 
 def unions_by_step(
@@ -196,7 +197,7 @@ def _from_ids(trace: Trace) -> StepWindows:
 
 
 def _whole(trace: Trace) -> StepWindows:
-    # Ascend's exporter counts from the first to the last kernel or collective; GPU tools count copies as well.
+    # Ascend's exporter counts from the first to the last kernel or collective; GPU tools count copies too.
     device = (KERNELS, COMM_OPS) if trace.meta.device.kind == "npu" else (KERNELS, COMM_OPS, COPIES)
     for specs in (device, (COPIES,), (HOST_OPS, HOST_EVENTS, RUNTIME_CALLS)):
         starts = np.concatenate([trace[spec].ints("start_ns") for spec in specs])
