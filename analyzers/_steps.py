@@ -206,7 +206,9 @@ def _whole(trace: Trace) -> StepWindows:
         if known.any():
             low, high = starts[known].min(), ends[known].max()
             return StepWindows(
-                ids=np.array([NULL], np.int64), starts=np.array([low], np.int64), ends=np.array([high], np.int64)
+                ids=np.array([NULL], np.int64),
+                starts=np.array([low], np.int64),
+                ends=np.array([high], np.int64),
             )
     return _NO_STEPS
 
