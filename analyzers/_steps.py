@@ -1,7 +1,8 @@
 """Step windows of a rank, which rows belong to which step, and what the device did in each.
 
 A window is what the reader put into `steps`, widened to the end of its own kernels and collectives. Where the
-trace has no steps, windows come from the step ids of the kernels, else the whole capture is one window without id.
+trace has no steps, windows come from the step ids of the kernels, else the whole capture is one window
+without id.
 """
 
 from __future__ import annotations
