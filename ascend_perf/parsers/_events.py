@@ -1,0 +1,430 @@
+"""Chrome trace events from JSON of any size: decoded in chunks into typed structs, never as one object tree.
+
+The file is read in blocks. Inside a JSON string a bare `"` cannot occur, so the bytes `}`, `,`, `{`, `"key"` mark the
+border between two events (or between two objects of a list inside `args`: then the chunk does not decode, and the cut
+moves on to the next border). Each chunk between two cuts is decoded by msgspec; `args` stay raw bytes until asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_perf import files
+from ascend_perf.errors import InputError
+from ascend_perf.model.table import NULL, Ints
+
+MAX_EVENT_BYTES: Final = 512 << 20
+"""A stretch of file this long without a border between events is refused. Status: assumed."""
+
+_BORDER: Final = re.compile(rb'\}\s*,\s*\{\s*"')
+_GLUED: Final = re.compile(rb"\]\s*,?\s*\[")
+_ARRAY_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event. `ts`, `dur`, `pid`, `tid`, `id` keep their JSON text: see `decimal_ns` and `json_ints`."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+    pid: msgspec.Raw = msgspec.Raw(b"")
+    tid: msgspec.Raw = msgspec.Raw(b"")
+    id: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _LooseEvent(msgspec.Struct, gc=False):
+    """As `Event`, for files in which a name or category is null or a number."""
+
+    ph: object = ""
+    name: object = ""
+    cat: object = ""
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+    pid: msgspec.Raw = msgspec.Raw(b"")
+    tid: msgspec.Raw = msgspec.Raw(b"")
+    id: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+_DECODER: Final = msgspec.json.Decoder(list[Event])
+_LOOSE: Final = msgspec.json.Decoder(list[_LooseEvent])
+_ONE: Final = msgspec.json.Decoder(_LooseEvent)
+
+
+@dataclass
+class EventFile:
+    """A trace file while and after it is read: what lies around the events and what was wrong.
+
+    `head` is the JSON before the events and `tail` the JSON after them (object form only); `facts` reads both.
+    """
+
+    path: Path
+    size_bytes: int = 0
+    events: int = 0
+    head: bytes = b""
+    tail: bytes = b""
+    problems: list[str] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, count: int) -> None:
+        """Count events that were not used."""
+        if count:
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def facts(self) -> dict[str, msgspec.Raw]:
+        """Top-level members of the object form beside `traceEvents`, undecoded; empty for a bare array."""
+        text = self.head + b"[]" + self.tail
+        for candidate in (text, text.rstrip().rstrip(b",") + b"}", self.head + b"[]}"):
+            try:
+                members = msgspec.json.decode(candidate, type=dict[str, msgspec.Raw])
+            except msgspec.DecodeError:
+                continue
+            members.pop("traceEvents", None)
+            return members
+        return {}
+
+    def read(self) -> Iterator[list[Event]]:
+        """Events in chunks, in file order.
+
+        Raises:
+            InputError: the file cannot be read, or holds no trace events.
+        """
+        stream = _Stream(self)
+        yield from stream.chunks()
+        if self.events == 0 and not stream.saw_array:
+            raise InputError(
+                f"{self.path} holds no trace events: expected a JSON array of events or an object with traceEvents",
+                hint="give a trace_view.json, a *.pt.trace.json[.gz], or the profile's directory",
+            )
+
+
+class _Stream:
+    """Cuts the blocks of a file into decodable chunks of whole events."""
+
+    def __init__(self, file: EventFile) -> None:
+        self.file = file
+        self.saw_array = False
+
+    def chunks(self) -> Iterator[list[Event]]:
+        buffer = b""
+        in_array = False
+        source = files.blocks(self.file.path)
+        done = False
+        while not done:
+            try:
+                block = next(source, b"")
+            except InputError as error:
+                # Damaged or cut compressed data: what came before is kept, and the message goes to the reader.
+                self.file.problems.append(error.what)
+                block = b""
+            done = not block
+            self.file.size_bytes += len(block)
+            buffer += block
+            if not in_array:
+                start = self._array_start(buffer)
+                if start is None:
+                    if len(buffer) > MAX_EVENT_BYTES:
+                        raise InputError(f"{self.file.path} has no trace events in its first {len(buffer) >> 20} MiB")
+                    continue
+                if buffer.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+                    self.file.head = b""
+                else:
+                    self.file.head = buffer[: start - 1]
+                buffer = buffer[start:]
+                in_array = self.saw_array = True
+            if done:
+                break
+            events, buffer = self._take(buffer)
+            if events:
+                yield events
+            if len(buffer) > MAX_EVENT_BYTES:
+                raise InputError(
+                    f"{self.file.path}: {len(buffer) >> 20} MiB without the end of an event",
+                    hint="the file is damaged, or is not a trace",
+                )
+        if in_array:
+            for events in self._rest(buffer):
+                if events:
+                    yield events
+
+    def _array_start(self, buffer: bytes) -> int | None:
+        """Position after the `[` that opens the events, None when it has not come yet."""
+        text = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if not text:
+            return None
+        if text[:1] == b"[":
+            return len(buffer) - len(text) + 1
+        match = _ARRAY_KEY.search(buffer)
+        return match.end() if match else None
+
+    def _take(self, buffer: bytes) -> tuple[list[Event], bytes]:
+        """Events up to the last usable border of the buffer, and what remains."""
+        end = len(buffer)
+        for _ in range(64):
+            cut = self._last_border(buffer, end)
+            if cut is None:
+                return [], buffer
+            events = self._decode(buffer[: cut + 1])
+            if events is not None:
+                return events, buffer[buffer.index(b"{", cut) :]
+            if end == len(buffer) and (glued := self._split_glued(buffer[: cut + 1])) is not None:
+                return glued, buffer[buffer.index(b"{", cut) :]
+            end = cut
+        return [], buffer
+
+    @staticmethod
+    def _last_border(buffer: bytes, end: int) -> int | None:
+        """Position of the `}` of the last border before `end`."""
+        window = 1 << 16
+        while True:
+            start = max(0, end - window)
+            last = None
+            for match in _BORDER.finditer(buffer, start, end):
+                last = match.start()
+            if last is not None:
+                return last
+            if start == 0:
+                return None
+            window *= 8
+
+    def _decode(self, text: bytes) -> list[Event] | None:
+        body = text.strip().lstrip(b",")
+        try:
+            events = _DECODER.decode(b"[" + body + b"]")
+        except msgspec.ValidationError:
+            events = self._decode_loose(b"[" + body + b"]")
+        except msgspec.DecodeError:
+            try:
+                repaired = body.decode("utf-8", "strict")
+            except UnicodeDecodeError:
+                # Invalid UTF-8 (cut names of C++ symbols): replace the bytes and go on.
+                repaired = body.decode("utf-8", "replace")
+                try:
+                    events = _DECODER.decode(b"[" + repaired.encode() + b"]")
+                except msgspec.DecodeError:
+                    return None
+                self._note("invalid UTF-8 was replaced")
+            else:
+                return None
+        self.file.events += len(events)
+        return events
+
+    def _decode_loose(self, text: bytes) -> list[Event]:
+        try:
+            loose = _LOOSE.decode(text)
+        except msgspec.DecodeError:
+            return []
+        return [
+            Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args) for e in loose
+        ]
+
+    def _note(self, text: str) -> None:
+        if text not in self.file.problems:
+            self.file.problems.append(text)
+
+    def _split_glued(self, text: bytes) -> list[Event] | None:
+        """Events of several arrays glued together (`...][...`), None when that is not what is wrong."""
+        if not _GLUED.search(text):
+            return None
+        events: list[Event] = []
+        for part in _GLUED.split(text):
+            decoded = self._decode(part)
+            if decoded is None:
+                return None
+            events += decoded
+        self._note("several arrays were glued together; all were read")
+        return events
+
+    def _rest(self, buffer: bytes) -> Iterator[list[Event]]:
+        """The last events: up to the closing `]`, or what can be saved of a damaged end."""
+        events, text = self._take(buffer.strip())
+        yield events
+        # The usual end: events, `]`, then (object form) more members and `}`. The closing bracket is the first `]`
+        # that leaves a decodable list before it; brackets inside args come earlier and do not.
+        for closing in self._closings(text):
+            last = self._decode(text[:closing].rstrip().rstrip(b","))
+            if last is not None:
+                self.file.tail = text[closing + 1 :]
+                yield last
+                following = text[closing + 1 :].lstrip().lstrip(b",").lstrip()
+                if following[:1] == b"[":
+                    self._note("several arrays were glued together; all were read")
+                    self.file.tail = b""
+                    yield from self._rest(following[1:])
+                return
+        last = self._decode(text.rstrip().rstrip(b","))
+        if last is not None:
+            if text:
+                self._note("the closing bracket is missing: recording or export was interrupted; all events were read")
+            yield last
+            return
+        if (glued := self._split_glued(text.rstrip().rstrip(b"]"))) is not None:
+            yield glued
+            return
+        yield self._salvage(text)
+
+    @staticmethod
+    def _closings(text: bytes) -> Iterator[int]:
+        """Positions of `]` that could close the events: those after a `}` and before `}`, `,`, `[` or the end."""
+        pattern = re.compile(rb"\}\s*,?\s*\]|^\s*\]")
+        for tried, match in enumerate(pattern.finditer(text)):
+            if tried > 4096:
+                return
+            position = match.end() - 1
+            after = text[position + 1 :].lstrip()[:1]
+            if after in (b"", b"}", b",", b"["):
+                yield position
+
+    def _salvage(self, text: bytes) -> list[Event]:
+        """Whole events of a damaged end, one by one; the cut one is dropped and counted."""
+        events: list[Event] = []
+        lost = 0
+        pieces = _split_at_borders(text)
+        for piece in pieces:
+            try:
+                e = _ONE.decode(piece)
+            except msgspec.DecodeError:
+                lost += 1
+                continue
+            events.append(Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args))
+        self.file.events += len(events)
+        self.file.drop("event cut or damaged", lost)
+        self._note(f"the file is damaged near its end: {lost} event(s) could not be read, the others were")
+        return events
+
+
+def _split_at_borders(text: bytes) -> list[bytes]:
+    cuts = [match.start() + 1 for match in _BORDER.finditer(text)]
+    edges = [0, *cuts, len(text)]
+    return [text[a:b].strip().lstrip(b",").strip() for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+# ---- columns from the JSON text of numbers -----------------------------------------------------------------------
+
+
+def decimal_ns(raws: Sequence[msgspec.Raw]) -> Ints:
+    """Times in us as JSON text (number or string, any digits) to int64 ns, exactly; further digits are rounded.
+
+    Epoch microseconds with three decimals need 19 digits, which float64 does not hold; so the digits are read
+    as digits. Unreadable, absent and out-of-range values are `NULL`.
+
+    Args:
+        raws: undecoded JSON values, e.g. `1419116104994.671` or `"1736412474730135.222"`.
+
+    Returns:
+        ns, shape (n,).
+    """
+    return decimal_scaled(np.array([bytes(raw) for raw in raws], dtype=np.bytes_), 3)
+
+
+def json_ints(raws: Sequence[msgspec.Raw]) -> Ints:
+    """Integers as JSON text (number or string of digits) to int64; anything else is `NULL`."""
+    return decimal_scaled(np.array([bytes(raw) for raw in raws], dtype=np.bytes_), 0)
+
+
+def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
+    """Decimal text to int64 multiples of 10**-decimals, rounded half up; NULL where it is no decimal number.
+
+    White space, quotes and one leading minus sign are allowed; numbers with an exponent are read by `Decimal`.
+    """
+    n = len(cells)
+    width = cells.dtype.itemsize
+    if n == 0 or width == 0:
+        return np.full(n, NULL, np.int64)
+    matrix = np.ascontiguousarray(cells).view(np.uint8).reshape(n, width)
+    value = np.zeros(n, np.int64)
+    seen_dot = np.zeros(n, bool)
+    fraction = np.zeros(n, np.int64)
+    digits = np.zeros(n, np.int64)
+    significant = np.zeros(n, np.int64)
+    round_up = np.zeros(n, bool)
+    negative = np.zeros(n, bool)
+    odd = np.zeros(n, bool)
+    closed = np.zeros(n, bool)
+    for column in range(width):
+        byte = matrix[:, column]
+        digit = byte.astype(np.int64) - 48
+        is_digit = (digit >= 0) & (digit <= 9)
+        if is_digit.any():
+            take = is_digit & ~(seen_dot & (fraction >= decimals))
+            np.copyto(value, value * 10 + digit, where=take & (significant < 19))
+            significant += take & ((significant > 0) | (digit > 0))
+            round_up |= is_digit & seen_dot & (fraction == decimals) & (digit >= 5)
+            fraction += is_digit & seen_dot
+            digits += is_digit
+            odd |= is_digit & closed
+        rest = ~is_digit & (byte != 0)
+        if rest.any():
+            dot = byte == 46
+            odd |= dot & (seen_dot | closed)
+            seen_dot |= dot
+            minus = byte == 45
+            odd |= minus & ((digits > 0) | negative | seen_dot)
+            negative |= minus
+            blank = (byte == 34) | (byte == 32) | (byte == 9) | (byte == 13) | (byte == 10)
+            closed |= blank & (digits > 0)
+            odd |= rest & ~dot & ~minus & ~blank
+    # Shift what had fewer decimals than asked for; values that would leave int64 are unknown.
+    short = np.clip(decimals - fraction, 0, decimals)
+    bad = odd | (digits == 0) | (significant + short > 18)
+    value = np.where(bad, 0, value) * (10**short) + round_up
+    value = np.where(negative, -value, value)
+    result = np.where(bad, NULL, value)
+    if bad.any():
+        for row in np.flatnonzero(bad).tolist():
+            result[row] = _exact(bytes(cells[row]), decimals)
+    return result.astype(np.int64)
+
+
+def _exact(cell: bytes, decimals: int) -> int:
+    """The rare cells: exponents, 19 digits; NULL when it is no number or does not fit."""
+    text = cell.decode("ascii", "replace").strip().strip('"').strip()
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return NULL
+    if not number.is_finite() or abs(number.adjusted()) > 30:
+        return NULL
+    scaled = int(number.scaleb(decimals).to_integral_value(rounding="ROUND_HALF_UP"))
+    return scaled if NULL < scaled <= np.iinfo(np.int64).max else NULL
+
+
+def has_exponent(cells: Sequence[msgspec.Raw]) -> bool:
+    """Whether any of the values is written with an exponent, the sign of a file that a spreadsheet has damaged."""
+    return any(b"e" in bytes(c).lower() for c in cells)
+
+
+class Interner:
+    """Gives each distinct text a code, over all chunks of a file."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def codes(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """A code per text, shape (n,), int32."""
+        index = self._index
+        missing = set(texts) - index.keys()
+        for text in missing:
+            index[text] = len(index)
+        return np.fromiter(map(index.__getitem__, texts), np.int32, len(texts))
+
+    @property
+    def values(self) -> list[str]:
+        """The texts in the order of their codes."""
+        return list(self._index)

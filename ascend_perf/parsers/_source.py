@@ -1,0 +1,62 @@
+"""What a reader is: it finds units (the input of one rank) in a folder by content, and parses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ascend_perf import files
+from ascend_perf.errors import InputError
+from ascend_perf.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of a folder that is being searched; content is read only when somebody asks."""
+
+    path: Path
+    size: int
+
+    @cached_property
+    def head(self) -> bytes:
+        """First 64 KiB of the (decompressed) content; empty when the file cannot be read."""
+        try:
+            return files.head(self.path)
+        except InputError:
+            return b""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder (or a single file given by the user: then `files` holds just that one)."""
+
+    path: Path
+    files: tuple[FileEntry, ...]
+    folders: tuple[Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Files that one parser turns into one trace. `label` is a path relative to the user's input."""
+
+    parser: str
+    label: str
+    files: tuple[Path, ...]
+    context: tuple[Path, ...] = ()
+    """Files beside them that hold facts (profiler_info*.json, profiler_metadata.json)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parser:
+    """A reader of one format family.
+
+    `find` looks at a folder and returns the units it can read there (it must not read whole files); `parse` reads
+    one. `order`: parsers with lower numbers are asked first, and a file claimed once is not offered again.
+    """
+
+    name: str
+    order: int
+    find: Callable[[Folder], list[Unit]]
+    parse: Callable[[Unit], list[Trace]]
