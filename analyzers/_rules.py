@@ -1,0 +1,288 @@
+"""The troubleshooting table: what each row means, how to confirm it and what to do, in both languages.
+
+The rows are data: `rules/<group>.yaml`, one file per group letter.
+Only the file of the row that is asked for is read.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from ascend_perf.model.finding import Evidence, Finding, Remedy, Severity, Words, severity_of
+
+Vendor = Literal["npu", "gpu", "cpu"]
+Lang = Literal["en", "zh"]
+Mark = Literal["S", "M", "I"]
+
+VENDORS: Final[tuple[Vendor, ...]] = ("npu", "gpu", "cpu")
+
+MARKS: Final[dict[str, Words]] = {
+    "S": Words("read in a source file or an official document", "见于源代码或官方文档"),
+    "M": Words("measured and published by others, not reproduced by us", "他人公布的实测数据，我们未复现"),
+    "I": Words("inferred, or a rule of thumb: a starting value, not a limit", "推断或经验值，仅作起点"),
+}
+"""What the evidence mark of a row's threshold says."""
+
+_FOLDER: Final = Path(__file__).parent / "rules"
+_ROUNDING: Final = 1e-9
+"""A share this much above 1 is the rounding of a division, not a wrong sum. Status: assumed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleRemedy:
+    """One thing to do on the devices of `vendors`. `code` is what to copy, if there is anything to copy."""
+
+    text: Words
+    code: str = ""
+    vendors: tuple[Vendor, ...] = VENDORS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A row of the troubleshooting table. `severity` holds while the share of the step is unknown."""
+
+    code: str
+    severity: Severity
+    title: Words
+    symptom: Words
+    cause: Words
+    confirm: Words
+    remedies: tuple[RuleRemedy, ...]
+    effect: Words
+    """What was published elsewhere, and how the bound is computed; never a forecast."""
+    mark: Mark
+    """Evidence mark of the threshold, a key of `MARKS`."""
+    sources: tuple[str, ...]
+    """Repository, then path inside it; or the name of a document."""
+
+    @property
+    def source(self) -> str:
+        """The sources in one line, led by the row's id."""
+        return "; ".join((f"troubleshooting table {self.code}", *self.sources))
+
+
+def rule(code: str) -> Rule:
+    """The row with this id.
+
+    Raises:
+        KeyError: the table has no such row.
+    """
+    return _group(code[:1])[code]
+
+
+def rule_codes() -> tuple[str, ...]:
+    """Every id of the table, group by group."""
+    return tuple(code for group in groups() for code in _group(group))
+
+
+def groups() -> tuple[str, ...]:
+    """The group letters in the order of the table: most general first."""
+    order = "HCMNDKPELVQ"
+    found = {path.stem for path in _FOLDER.glob("*.yaml")}
+    return tuple(sorted(found, key=lambda name: (order.find(name) % 99, name)))
+
+
+def remedies_for(code: str, vendor: Vendor | None) -> tuple[Remedy, ...]:
+    """The remedies of a row for one kind of device; all of them, with the kind named, when it is unknown.
+
+    Raises:
+        KeyError: the table has no such row.
+    """
+    chosen = []
+    for remedy in rule(code).remedies:
+        if vendor is None:
+            chosen.append(Remedy(text=_with_vendors(remedy), code=remedy.code))
+        elif vendor in remedy.vendors:
+            chosen.append(Remedy(text=remedy.text, code=remedy.code))
+    return tuple(chosen)
+
+
+def finding(
+    code: str,
+    *,
+    analyzer: str,
+    trace_rank: int | None,
+    title: Words,
+    share_ratio: float | None,
+    evidence: Sequence[Evidence],
+    subject: str = "",
+    ranks: Sequence[int] | None = None,
+    affected_ranks: Sequence[int] | None = None,
+    vendor: Vendor | None = None,
+    formula: str = "",
+    severity: Severity | None = None,
+    bands: Sequence[tuple[int, int]] = (),
+    step_ids: Sequence[int | None] = (),
+    cause: Words | None = None,
+) -> Finding:
+    """A finding whose cause, confirmation, remedies and source come from the table.
+
+    Args:
+        code: row of the table.
+        analyzer: name of the analyzer that speaks.
+        trace_rank: rank of the trace; stands for `ranks` and `affected_ranks` where these are None.
+        title: a full sentence with numbers.
+        share_ratio: share of the step that the remedy could touch, 0..1; None when unknown.
+        evidence: at least one number with its place.
+        subject: separates findings of one row.
+        ranks: where the cause lies.
+        affected_ranks: those that lose the time.
+        vendor: kind of the device (`trace.meta.device.kind`); it selects the remedies.
+        formula: how the share was computed.
+        severity: overrides what follows from the share, or from the row when the share is unknown.
+        bands: windows [start_ns, end_ns) to mark in the timeline.
+        step_ids: steps in which it was seen.
+        cause: a cause that the data settle; replaces the list of likely causes in the table.
+
+    Raises:
+        KeyError: the table has no such row.
+        ValueError: no evidence, or a share outside 0..1.
+    """
+    row = rule(code)
+    own = () if trace_rank is None else (trace_rank,)
+    if share_ratio is not None and 1 < share_ratio <= 1 + _ROUNDING:
+        share_ratio = 1.0
+    if severity is None:
+        severity = row.severity if share_ratio is None else severity_of(share_ratio)
+    return Finding(
+        code=code,
+        analyzer=analyzer,
+        title=title,
+        ranks=own if ranks is None else tuple(ranks),
+        affected_ranks=own if affected_ranks is None else tuple(affected_ranks),
+        severity=severity,
+        share_ratio=share_ratio,
+        evidence=tuple(evidence),
+        remedies=remedies_for(code, vendor),
+        cause=cause or row.cause,
+        confirm=row.confirm,
+        formula=formula,
+        source=row.source,
+        subject=subject,
+        step_ids=tuple(step_ids),
+        bands=tuple(bands),
+    )
+
+
+_LABELS: Final[dict[str, Words]] = {
+    "symptom": Words("Symptom", "现象"),
+    "cause": Words("Likely cause", "可能原因"),
+    "confirm": Words("How to confirm", "如何确认"),
+    "remedies": Words("What to do", "优化建议"),
+    "effect": Words("Effect", "效果"),
+    "threshold": Words("Threshold", "阈值依据"),
+    "source": Words("Source", "来源"),
+    "severity": Words("severity while the share of the step is unknown", "占比未知时的级别"),
+}
+_SEVERITIES: Final[dict[Severity, str]] = {
+    Severity.CRITICAL: "严重",
+    Severity.HIGH: "高",
+    Severity.MEDIUM: "中",
+    Severity.LOW: "低",
+}
+
+
+def explain(code: str, lang: Lang) -> str:
+    """A row of the table as text for the terminal.
+
+    Raises:
+        KeyError: the table has no such row.
+    """
+    row = rule(code)
+    level = row.severity.value if lang == "en" else _SEVERITIES[row.severity]
+    lines = [f"{row.code}  {_say(row.title, lang)}", f"{_say(_LABELS['severity'], lang)}: {level}"]
+    for name, words in (("symptom", row.symptom), ("cause", row.cause), ("confirm", row.confirm)):
+        lines += _block(_say(_LABELS[name], lang), _say(words, lang))
+    lines += ["", _say(_LABELS["remedies"], lang)]
+    for number, remedy in enumerate(row.remedies, 1):
+        lines += _wrapped(_say(_with_vendors(remedy), lang), first=f"  {number}. ", rest="     ")
+        lines += [f"       {line}" for line in remedy.code.splitlines()]
+    lines += _block(_say(_LABELS["effect"], lang), _say(row.effect, lang))
+    lines += _block(_say(_LABELS["threshold"], lang), f"{row.mark}: {_say(MARKS[row.mark], lang)}")
+    lines += ["", _say(_LABELS["source"], lang), *(f"  {source}" for source in row.sources)]
+    return "\n".join(lines) + "\n"
+
+
+def _say(words: Words, lang: Lang) -> str:
+    return words.en if lang == "en" else words.zh
+
+
+def _block(label: str, text: str) -> list[str]:
+    return ["", label, *_wrapped(text, first="  ", rest="  ")]
+
+
+def _wrapped(text: str, *, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text, 96, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _with_vendors(remedy: RuleRemedy) -> Words:
+    if remedy.vendors == VENDORS:
+        return remedy.text
+    names = "/".join(name.upper() for name in remedy.vendors)
+    return Words(f"[{names}] {remedy.text.en}", f"[{names}] {remedy.text.zh}")
+
+
+@cache
+def _group(letter: str) -> dict[str, Rule]:
+    path = _FOLDER / f"{letter}.yaml"
+    if not (letter.isalpha() and path.is_file()):
+        return {}
+    # Imported here: yaml costs 15 ms that commands without findings need not pay.
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    rows = yaml.load(path.read_text("utf-8"), Loader=loader)
+    rules = [_parse(_mapping(row)) for row in rows]
+    return {item.code: item for item in rules}
+
+
+def _parse(row: dict[str, object]) -> Rule:
+    unknown = set(row) - {*Rule.__dataclass_fields__} - {"id"}
+    if unknown:
+        raise ValueError(f"rule {row.get('id')}: unknown keys {sorted(unknown)}")
+    mark = row["mark"]
+    if mark not in MARKS:
+        raise ValueError(f"rule {row['id']}: no such evidence mark: {mark}")
+    remedies, sources = row["remedies"], row["sources"]
+    assert isinstance(remedies, list) and isinstance(sources, list)
+    return Rule(
+        code=str(row["id"]),
+        severity=Severity(row["severity"]),
+        title=_words(row["title"]),
+        symptom=_words(row["symptom"]),
+        cause=_words(row["cause"]),
+        confirm=_words(row["confirm"]),
+        remedies=tuple(_remedy(_mapping(item)) for item in remedies),
+        effect=_words(row["effect"]),
+        mark=mark,  # type: ignore[arg-type] # checked above
+        sources=tuple(str(item) for item in sources),
+    )
+
+
+def _remedy(item: dict[str, object]) -> RuleRemedy:
+    named = item.get("vendor", list(VENDORS))
+    wanted = named if isinstance(named, list) else [named]
+    vendors = tuple(vendor for vendor in VENDORS if vendor in wanted)
+    if len(vendors) != len(wanted):
+        raise ValueError(f"no such vendor: {wanted}")
+    return RuleRemedy(
+        text=Words(str(item["en"]), str(item["zh"])), code=str(item.get("code", "")).rstrip(), vendors=vendors
+    )
+
+
+def _words(value: object) -> Words:
+    pair = _mapping(value)
+    return Words(str(pair["en"]), str(pair["zh"]))
+
+
+def _mapping(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping, got {value!r}")
+    return value
