@@ -6,7 +6,7 @@ Only the file of the row that is asked for is read.
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +27,13 @@ MARKS: Final[dict[str, Words]] = {
     "I": Words("inferred, or a rule of thumb: a starting value, not a limit", "推断或经验值，仅作起点"),
 }
 """What the evidence mark of a row's threshold says."""
+
+_LINE_WIDTH: Final = 100
+_LAST_NARROW: Final = "\u2e7f"
+"""Signs above this one (CJK and its punctuation) take two columns in a terminal."""
+_BREAKABLE: Final = re.compile(r"\s*[^\s\u2e80-\uffff]+|\s*[\u2e80-\uffff]|\s+")
+_CLOSING: Final = "，。；：、）”！？"
+"""Signs that do not begin a line."""
 
 _FOLDER: Final = Path(__file__).parent / "rules"
 _ROUNDING: Final = 1e-9
@@ -195,7 +202,8 @@ def explain(code: str, lang: Lang) -> str:
     """
     row = rule(code)
     level = row.severity.value if lang == "en" else _SEVERITIES[row.severity]
-    lines = [f"{row.code}  {_say(row.title, lang)}", f"{_say(_LABELS['severity'], lang)}: {level}"]
+    colon = ": " if lang == "en" else "："
+    lines = [f"{row.code}  {_say(row.title, lang)}", _say(_LABELS["severity"], lang) + colon + level]
     for name, words in (("symptom", row.symptom), ("cause", row.cause), ("confirm", row.confirm)):
         lines += _block(_say(_LABELS[name], lang), _say(words, lang))
     lines += ["", _say(_LABELS["remedies"], lang)]
@@ -217,9 +225,16 @@ def _block(label: str, text: str) -> list[str]:
 
 
 def _wrapped(text: str, *, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text, 96, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
+    """Lines of at most `_LINE_WIDTH` columns; Chinese has no spaces, so it may break between any two signs."""
+    lines, line, columns = [], first, len(first)
+    for word in _BREAKABLE.findall(text):
+        width = sum(2 if sign > _LAST_NARROW else 1 for sign in word)
+        if columns + width > _LINE_WIDTH and line.strip() and word not in _CLOSING:
+            lines.append(line.rstrip())
+            line, columns = rest, len(rest)
+            word = word.lstrip()
+        line, columns = line + word, columns + width
+    return [*lines, line.rstrip()]
 
 
 def _with_vendors(remedy: RuleRemedy) -> Words:
