@@ -24,6 +24,8 @@ from ascend_perf.model.trace import Source, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+Fact = str | int | float | bool | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -41,6 +43,12 @@ class Manifest:
     timings_ns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int | None = None
     path: str = ""
+    preset: str | None = None
+    device_facts: Mapping[str, Fact] = field(default_factory=dict)
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Part (trace, telemetry) to paths relative to the run directory."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: what was not measured and why."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Run a workload in a process of its own and keep what was measured in a run directory."""

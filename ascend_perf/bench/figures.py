@@ -1,0 +1,135 @@
+"""The figures of a run: from step times and sizes to throughput, FLOPs, overhead and the manifest."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from ascend_perf.collectors.devices import SeenDevice
+from ascend_perf.model.finding import Metric
+from ascend_perf.model.run import Manifest
+from ascend_perf.units import Better, Unit
+from ascend_perf.workloads._spec import Settings
+
+
+class MeasuredJson(TypedDict):
+    """`torch_profiler.Measurement` as it comes from the process of the workload."""
+
+    warmup_ns: list[int]
+    measured_ns: list[int]
+    profiled_ns: list[int]
+    peak_rss_bytes: int | None
+    peak_device_bytes: int | None
+    trace_name: str
+    last_value: float
+
+
+class ProgramJson(TypedDict):
+    """Sizes of `workloads._spec.Program`."""
+
+    item: str
+    items_per_step: int
+    flops_per_step: int
+    dtype: str
+    parameters: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """Everything that the process of the workload told us."""
+
+    device: SeenDevice
+    problems: tuple[str, ...]
+    measurement: MeasuredJson
+    program: ProgramJson
+    threads: int
+    versions: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak_flops_per_s: float | None) -> tuple[Metric, ...]:
+    """Figures of a run; all but the overhead come from the steps without the profiler.
+
+    Args:
+        peak_flops_per_s: dense peak of the device for the dtype in use; None (unknown) leaves `mfu` out.
+
+    Returns:
+        `<item>_per_s` is items per step by the median step time; `step_time_iqr` the width of its middle half, its
+        spread; `profiler_overhead` median step with the profiler by median step without, less one.
+    """
+    measured, profiled = measurement["measured_ns"], measurement["profiled_ns"]
+    step_ns = statistics.median(measured)
+    flops_per_s = program["flops_per_step"] / step_ns * 1e9
+
+    def metric(name: str, value: float | None, unit: Unit, better: Better) -> Metric:
+        return Metric(name=name, value=value, unit=unit, better=better)
+
+    metrics = [
+        metric(f"{program['item']}_per_s", program["items_per_step"] / step_ns * 1e9, "items_per_s", "higher"),
+        metric("step_time_median", step_ns, "ns", "lower"),
+        metric("step_time_iqr", interquartile_range(measured), "ns", "lower"),
+        metric("step_count", len(measured), "count", "none"),
+        metric("model_flops_per_step", program["flops_per_step"], "flops", "none"),
+        metric("model_flops_per_s", flops_per_s, "flops_per_s", "higher"),
+        metric("profiler_overhead", statistics.median(profiled) / step_ns - 1, "ratio", "lower"),
+        metric("peak_rss", measurement["peak_rss_bytes"], "bytes", "lower"),
+    ]
+    if peak_flops_per_s is not None:
+        metrics.append(metric("mfu", flops_per_s / peak_flops_per_s, "ratio", "higher"))
+    if measurement["peak_device_bytes"] is not None:
+        metrics.append(metric("peak_device_memory", measurement["peak_device_bytes"], "bytes", "lower"))
+    return tuple(metrics)
+
+
+def interquartile_range(values: Sequence[int]) -> float | None:
+    """Third less first quartile, linear between values; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return third - first
+
+
+def manifest_of(
+    said: Said,
+    *,
+    workload: str,
+    preset: str,
+    request_words: Sequence[str],
+    settings: Settings,
+    created: str,
+    files: Mapping[str, tuple[str, ...]],
+    notes: tuple[str, ...],
+) -> Manifest:
+    """The manifest of a run that has ended well."""
+    measurement, program = said.measurement, said.program
+    peak_flops_per_s = None
+    return Manifest(
+        workload=workload,
+        preset=preset,
+        device=said.device.type,
+        device_facts={
+            "index": said.device.index,
+            "name": said.device.name,
+            "memory_bytes": said.device.memory_bytes,
+            "cores": said.device.cores,
+            "host_threads": said.threads,
+            "dtype": program["dtype"],
+        },
+        data_origin="measured",
+        created=created,
+        config={**settings.as_dict(), "parameters": program["parameters"]},
+        command=tuple(request_words),
+        versions=said.versions,
+        environment=said.environment,
+        metrics=metrics_of(measurement, program, peak_flops_per_s),
+        timings_ns={
+            "warmup": tuple(measurement["warmup_ns"]),
+            "measured": tuple(measurement["measured_ns"]),
+            "profiled": tuple(measurement["profiled_ns"]),
+        },
+        seed=settings.plan.seed,
+        files=files,
+        notes=notes,
+    )
