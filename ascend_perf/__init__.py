@@ -1,9 +1,9 @@
 """Benchmark, profile and diagnose PyTorch jobs on Ascend NPUs.
 
-    import ascend_perf as ap
-    run = ap.load("path/to/profile")
-    run.kernels              # pandas DataFrame
-    report = ap.analyze(run)  # outcomes of all analyzers
+import ascend_perf as ap
+run = ap.load("path/to/profile")
+run.kernels              # pandas DataFrame
+report = ap.analyze(run)  # outcomes of all analyzers
 """
 
 from __future__ import annotations

@@ -85,9 +85,7 @@ def _guarded(name: str, call: Callable[[], Result], rank: int | None, scope: Lit
     )
 
 
-def analyzer(
-    *, name: str, needs: Sequence[TableSpec], order: int
-) -> Callable[[Callable[[Trace], Result]], Analyzer]:
+def analyzer(*, name: str, needs: Sequence[TableSpec], order: int) -> Callable[[Callable[[Trace], Result]], Analyzer]:
     """Turn a function of one trace into an `Analyzer`."""
 
     def wrap(function: Callable[[Trace], Result]) -> Analyzer:
@@ -96,9 +94,7 @@ def analyzer(
     return wrap
 
 
-def job_analyzer(
-    *, name: str, needs: Sequence[TableSpec], order: int
-) -> Callable[[Callable[[Run], Result]], Analyzer]:
+def job_analyzer(*, name: str, needs: Sequence[TableSpec], order: int) -> Callable[[Callable[[Run], Result]], Analyzer]:
     """Turn a function of the whole run into an `Analyzer`."""
 
     def wrap(function: Callable[[Run], Result]) -> Analyzer:

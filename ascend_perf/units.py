@@ -9,8 +9,23 @@ import math
 from typing import Final, Literal
 
 Unit = Literal[
-    "ns", "us", "ms", "s", "bytes", "bytes_per_s", "flops", "flops_per_s", "ratio", "count",
-    "hertz", "celsius", "watt", "joule", "items_per_s", "x", "none",
+    "ns",
+    "us",
+    "ms",
+    "s",
+    "bytes",
+    "bytes_per_s",
+    "flops",
+    "flops_per_s",
+    "ratio",
+    "count",
+    "hertz",
+    "celsius",
+    "watt",
+    "joule",
+    "items_per_s",
+    "x",
+    "none",
 ]
 Better = Literal["lower", "higher", "none"]
 
@@ -47,8 +62,10 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 def format_ns(value_ns: float) -> str:
     """A time in the unit that reads best: s, ms, us or ns."""
-    return _scaled(value_ns, ((1e10, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))) if abs(value_ns) < 1e10 else (
-        f"{significant(value_ns / 1e9)} s"
+    return (
+        _scaled(value_ns, ((1e10, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")))
+        if abs(value_ns) < 1e10
+        else (f"{significant(value_ns / 1e9)} s")
     )
 
 
@@ -80,7 +97,7 @@ def format_quantity(value: float | None, unit: Unit) -> str:
         return f"{significant(value, 3)}x"
     if unit in ("count", "none"):
         return significant(value, 12 if float(value).is_integer() else 4)
-    return f"{significant(value)} { {'celsius': '°C', 'watt': 'W', 'joule': 'J', 'items_per_s': '/s'}[unit]}"
+    return f"{significant(value)} { {'celsius': '°C', 'watt': 'W', 'joule': 'J', 'items_per_s': '/s'}[unit] }"
 
 
 def amdahl_bound(share_ratio: float) -> float | None:

@@ -73,8 +73,7 @@ class Run:
         frames = []
         for trace in self.traces:
             frame = trace[spec].to_pandas()
-            rank = pd.NA if trace.meta.rank is None else trace.meta.rank
-            frame.insert(0, "rank", pd.array([rank] * len(frame), dtype="Int64"))
+            frame.insert(0, "rank", pd.Series([trace.meta.rank] * len(frame), dtype="Int64"))
             frames.append(frame)
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 

@@ -272,13 +272,15 @@ class Table:
         """A DataFrame with nullable Int64, float64, bool and categorical columns in the order of the spec."""
         import pandas as pd
 
-        order = [c.name for c in self.spec.columns] + [n for n in self.names if n not in {c.name for c in self.spec.columns}]
+        order = [c.name for c in self.spec.columns] + [
+            n for n in self.names if n not in {c.name for c in self.spec.columns}
+        ]
         data: dict[str, object] = {}
         for name in order:
             kind = self.spec.column(name).kind
             if kind is Kind.TEXT:
                 text = self.text(name)
-                data[name] = pd.Categorical.from_codes(text.codes, categories=_distinct(text.values))
+                data[name] = pd.Categorical.from_codes(text.codes, categories=pd.Index(_distinct(text.values), dtype=object))
             elif kind is Kind.INT:
                 values = self.ints(name)
                 data[name] = pd.arrays.IntegerArray(np.where(values == NULL, 0, values), values == NULL)
@@ -294,7 +296,7 @@ def known(values: Values) -> Bools:
     if isinstance(values, Text):
         return values.codes >= 0
     if values.dtype == np.int64:
-        return values != NULL
+        return np.asarray(values != NULL, bool)
     if values.dtype == np.float64:
         return ~np.isnan(values)
     return np.ones(len(values), bool)

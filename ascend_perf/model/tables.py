@@ -315,7 +315,11 @@ EXPORTED_APIS: Final = TableSpec(
 OVERLAP: Final = TableSpec(
     name="overlap",
     row="one interval of the exporter's Overlap Analysis track",
-    columns=(_START, _DUR, _text("kind", "Computing, Communication, Communication(Not Overlapped), Free", required=True)),
+    columns=(
+        _START,
+        _DUR,
+        _text("kind", "Computing, Communication, Communication(Not Overlapped), Free", required=True),
+    ),
 )
 
 ALL: Final[dict[str, TableSpec]] = {

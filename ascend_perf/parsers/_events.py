@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,7 @@ class EventFile:
     """
 
     path: Path
+    block_bytes: int = files.BLOCK_BYTES
     size_bytes: int = 0
     events: int = 0
     head: bytes = b""
@@ -120,7 +122,7 @@ class _Stream:
     def chunks(self) -> Iterator[list[Event]]:
         buffer = b""
         in_array = False
-        source = files.blocks(self.file.path)
+        source = files.blocks(self.file.path, self.file.block_bytes)
         done = False
         while not done:
             try:
@@ -226,9 +228,7 @@ class _Stream:
             loose = _LOOSE.decode(text)
         except msgspec.DecodeError:
             return []
-        return [
-            Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args) for e in loose
-        ]
+        return [Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args) for e in loose]
 
     def _note(self, text: str) -> None:
         if text not in self.file.problems:
@@ -308,7 +308,7 @@ class _Stream:
 def _split_at_borders(text: bytes) -> list[bytes]:
     cuts = [match.start() + 1 for match in _BORDER.finditer(text)]
     edges = [0, *cuts, len(text)]
-    return [text[a:b].strip().lstrip(b",").strip() for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b].strip().lstrip(b",").strip() for a, b in pairwise(edges)]
 
 
 def _word(value: object) -> str:
@@ -386,8 +386,9 @@ def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
     value = np.where(bad, 0, value) * (10**short) + round_up
     value = np.where(negative, -value, value)
     result = np.where(bad, NULL, value)
-    if bad.any():
-        for row in np.flatnonzero(bad).tolist():
+    doubtful = bad & (digits > 0)
+    if doubtful.any():
+        for row in np.flatnonzero(doubtful).tolist():
             result[row] = _exact(bytes(cells[row]), decimals)
     return result.astype(np.int64)
 

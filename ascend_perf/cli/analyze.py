@@ -1,0 +1,67 @@
+"""Find the bottlenecks in a profile and write a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from ascend_perf.cli._progress import spinner
+
+
+@click.command("analyze")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the report. [default: <input>-report]")
+@click.option("--force", is_flag=True, help="Overwrite a report that is there.")
+@click.option(
+    "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the report."
+)
+@click.option("--format", "formats", default="html,json,md", show_default=True, help="Formats, separated by commas.")
+@click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank (may be given several times).")
+@click.option("--step", "steps", type=int, multiple=True, help="Only this step (may be given several times).")
+def command(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    force: bool,
+    lang: Literal["en", "zh"],
+    formats: str,
+    ranks: tuple[int, ...],
+    steps: tuple[int, ...],
+) -> None:
+    """Find the bottlenecks in a profile and write a report.
+
+    PATH is a trace file, a *_ascend_pt directory, a run directory, or a folder that holds many of them.
+    """
+    from ascend_perf import pipeline
+
+    folder = out or Path(f"{_name_of(paths[0])}-report")
+    with spinner() as progress:
+        result = pipeline.report(
+            paths,
+            out=folder,
+            formats=[f.strip() for f in formats.split(",") if f.strip()],
+            lang=lang,
+            force=force,
+            ranks=ranks,
+            steps=steps,
+            progress=progress,
+        )
+    run = result.analysis.run
+    for skipped in run.skipped:
+        click.echo(f"ascend-perf: not read: {skipped.path}: {skipped.problem}", err=True)
+    for trace in run.traces:
+        for source in trace.meta.sources:
+            if source.problem:
+                click.echo(f"ascend-perf: {source.path}: {source.problem}", err=True)
+    click.echo(result.summary)
+    for path in result.paths.values():
+        click.echo(path)
+
+
+def _name_of(path: Path) -> str:
+    """A folder name from the input's: the directory's own name, or the file's without its suffixes."""
+    name = path.resolve().name
+    for suffix in (".gz", ".json", ".trace", ".pt", ".csv", ".db"):
+        name = name.removesuffix(suffix)
+    return name or "profile"

@@ -1,0 +1,154 @@
+"""From a path to units: walk folders, ask each parser what it can read, by content.
+
+The walk is bounded (depth, number of files), follows no symbolic link to a folder, and reads only file heads.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ascend_perf.errors import InputError
+from ascend_perf.files import open_binary
+from ascend_perf.model.trace import Source
+from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
+from ascend_perf.plugins import load_parts
+
+MAX_DEPTH: Final = 8
+MAX_FILES: Final = 200_000
+
+LOOKED_FOR: Final = (
+    "ASCEND_PROFILER_OUTPUT (kernel_details.csv, trace_view.json, ascend_pytorch_profiler*.db) "
+    "or a Kineto trace (*.pt.trace.json[.gz])"
+)
+
+
+def parsers() -> dict[str, Parser]:
+    """Every parser by name, in the order in which they are asked."""
+    found = load_parts("parsers", Parser, lambda parser: parser.name)
+    return dict(sorted(found.parts.items(), key=lambda item: item[1].order))
+
+
+def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
+    """The units below a path, and files or folders that are recognised but cannot be read, with the reason.
+
+    Raises:
+        InputError: the path does not exist, may not be read, or nothing readable lies below it.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist", hint="check the path")
+    known = parsers()
+    problems: list[Source] = []
+    units: list[Unit] = []
+    if path.is_file():
+        entry = _entry(path)
+        if entry.size == 0:
+            raise InputError(f"{path} is empty", hint="the profile was not written to its end; record or copy it again")
+        open_binary(path).close()
+        units = _ask(Folder(path.parent, (entry,), ()), known, path.parent, problems)
+        if not units:
+            raise InputError(f"{path} is no profile that we read: {_what_it_is(entry)}", hint=f"expected {LOOKED_FOR}")
+        return units, problems
+    seen_files = 0
+    empty: list[str] = []
+    for folder in _walk(path, problems):
+        seen_files += len(folder.files)
+        empty += [str(e.path.relative_to(path)) for e in folder.files if e.size == 0]
+        found = _ask(folder, known, path, problems)
+        units += found
+    if units:
+        return units, problems
+    if raw := [p for p in problems if p.problem]:
+        first = raw[0]
+        raise InputError(f"{path}: {first.problem}", hint=_hint_of(first))
+    if seen_files == 0:
+        raise InputError(f"{path} is an empty directory", hint=f"expected {LOOKED_FOR}")
+    told = f"; empty files: {', '.join(empty[:3])}" if empty else ""
+    raise InputError(
+        f"no profile in {path}: looked for {LOOKED_FOR} among {seen_files} file(s){told}",
+        hint="give the *_ascend_pt directory, its parent, or a trace file",
+    )
+
+
+def _entry(path: Path) -> FileEntry:
+    try:
+        return FileEntry(path, path.stat().st_size)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _walk(root: Path, problems: list[Source]) -> list[Folder]:
+    """Folders below the root, parents first, names in order."""
+    folders: list[Folder] = []
+    count = 0
+
+    def refused(error: OSError) -> None:
+        name = os.path.relpath(error.filename, root) if error.filename else "?"
+        problems.append(Source(path=name, format="folder", problem=f"{name} may not be read: {error.strerror}"))
+
+    for current, names, file_names in os.walk(root, onerror=refused):
+        here = Path(current)
+        names[:] = sorted(n for n in names if not n.startswith("."))
+        if len(here.relative_to(root).parts) >= MAX_DEPTH:
+            names[:] = []
+        entries = []
+        for name in sorted(file_names):
+            path = here / name
+            try:
+                if path.is_file():
+                    entries.append(FileEntry(path, path.stat().st_size))
+            except OSError:
+                continue
+        count += len(entries)
+        if count > MAX_FILES:
+            raise InputError(
+                f"{root} holds more than {MAX_FILES} files", hint="give the directory of one job, not of all of them"
+            )
+        folders.append(Folder(here, tuple(entries), tuple(here / n for n in names)))
+    return folders
+
+
+def _ask(folder: Folder, known: dict[str, Parser], root: Path, problems: list[Source]) -> list[Unit]:
+    claimed: set[Path] = set()
+    units: list[Unit] = []
+    for parser in known.values():
+        rest = Folder(folder.path, tuple(e for e in folder.files if e.path not in claimed and e.size), folder.folders)
+        try:
+            found = parser.find(rest)
+        except InputError as error:
+            problems.append(Source(path=_relative(folder.path, root), format=parser.name, problem=str(error)))
+            continue
+        for unit in found:
+            claimed.update(unit.files)
+            label = _relative(unit.files[0] if len(unit.files) == 1 and len(folder.files) > 0 else folder.path, root)
+            units.append(replace(unit, label=label if label != "." else unit.label))
+    return units
+
+
+def _relative(path: Path, root: Path) -> str:
+    try:
+        return str(path.relative_to(root))
+    except ValueError:
+        return path.name
+
+
+def _hint_of(source: Source) -> str:
+    text = source.problem or ""
+    return text.split("hint: ", 1)[1] if "hint: " in text else ""
+
+
+def _what_it_is(entry: FileEntry) -> str:
+    head = entry.head
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not head:
+        return "its content cannot be read (damaged gzip, or no permission)"
+    if text[:1] in b"{[":
+        return "JSON of something else (no trace events in it)"
+    if head[:15] == b"SQLite format 3":
+        return "an SQLite database without the tables of a profile"
+    if b"\0" in head[:1024]:
+        return "a binary file"
+    first = text.split(b"\n", 1)[0][:80].decode("utf-8", "replace")
+    return f"text that begins {first!r}"

@@ -1,0 +1,324 @@
+"""From input to report, one function per arrow: `load` (files to traces), `analyze` (traces to findings), `report`.
+
+This is also the public Python API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from ascend_perf.errors import InputError, UsageError
+from ascend_perf.model.finding import Finding, Metric, Outcome, Severity, Words
+from ascend_perf.model.run import Manifest, Run, ordered
+from ascend_perf.model.table import NULL, Bools, Table
+from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS, STEPS
+from ascend_perf.model.trace import Source, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS: Final = ("html", "json", "md")
+"""What `report` can write."""
+
+Lang = Literal["en", "zh"]
+Progress = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What the analyzers said of a run: outcomes in the order of the report, findings merged over ranks and ranked."""
+
+    run: Run
+    outcomes: tuple[Outcome, ...]
+    findings: tuple[Finding, ...]
+    metrics: tuple[Metric, ...] = ()
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Analyzers that crashed; the others' results stand."""
+        return tuple(o for o in self.outcomes if o.status == "failed")
+
+    def table(self, name: str, rank: int | None = None) -> pd.DataFrame:
+        """A result table by name (of a rank, or of the first that has it) as a DataFrame.
+
+        Raises:
+            KeyError: no analyzer made such a table.
+        """
+        import pandas as pd
+
+        for outcome in self.outcomes:
+            if rank is not None and outcome.rank != rank:
+                continue
+            for table in outcome.tables:
+                if table.name == name:
+                    return pd.DataFrame({c.name: list(d) for c, d in zip(table.columns, table.data, strict=True)})
+        known = sorted({table.name for outcome in self.outcomes for table in outcome.tables})
+        raise KeyError(f"no result table {name!r}; there are {', '.join(known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportResult:
+    """Where the report lies, and what it says in a few lines."""
+
+    analysis: Analysis
+    paths: dict[str, Path] = field(default_factory=dict)
+    summary: str = ""
+
+
+def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silent) -> Run:
+    """Every rank found at a path (a file, a profile's directory, or a folder of many), or at several paths.
+
+    Files that cannot be used are listed in `Run.skipped`; the others are read.
+
+    Raises:
+        InputError: a path is missing, or nothing below it can be read.
+    """
+    from ascend_perf.parsers.discover import find_units, parsers
+
+    paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
+    if not paths:
+        raise UsageError("no path given")
+    traces: list[Trace] = []
+    skipped: list[Source] = []
+    errors: list[InputError] = []
+    known = parsers()
+    manifest: Manifest | None = None
+    for root in paths:
+        units, problems = find_units(root)
+        skipped += problems
+        manifest = manifest or _manifest_of(root)
+        for number, unit in enumerate(units, 1):
+            progress(f"reading {unit.label} ({number} of {len(units)})")
+            label = unit.label if len(paths) == 1 else f"{root.name}/{unit.label}"
+            try:
+                traces += [_labelled(trace, label) for trace in known[unit.parser].parse(unit)]
+            except InputError as error:
+                skipped.append(Source(path=label, format=unit.parser, problem=error.what))
+                errors.append(error)
+    if not traces:
+        raise errors[0]
+    origins = {trace.meta.data_origin for trace in traces}
+    if manifest is not None and manifest.data_origin == "simulated" and origins == {"measured"}:
+        traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
+    return Run(
+        traces=ordered(traces), label=", ".join(p.name or str(p) for p in paths), manifest=manifest,
+        skipped=tuple(skipped),
+    )  # fmt: skip
+
+
+def _labelled(trace: Trace, label: str) -> Trace:
+    return trace if trace.meta.label else trace.replace(meta=replace(trace.meta, label=label))
+
+
+def _manifest_of(root: Path) -> Manifest | None:
+    """The manifest of a run directory, None where there is none."""
+    from ascend_perf.manifest import read_manifest
+
+    for folder in (root, root.parent, root.parent.parent):
+        candidate = folder / "manifest.json"
+        if candidate.is_file():
+            try:
+                return read_manifest(candidate)
+            except InputError:
+                return None
+    return None
+
+
+def select(run: Run, *, ranks: Sequence[int] = (), steps: Sequence[int] = ()) -> Run:
+    """The run with only some ranks and steps.
+
+    Raises:
+        UsageError: a rank or a step is not in the data.
+    """
+    traces = list(run.traces)
+    if ranks:
+        there = [r for r in run.ranks if r is not None]
+        absent = [r for r in ranks if r not in there]
+        if absent:
+            raise UsageError(
+                f"rank {absent[0]} is not in the data; it has {', '.join(map(str, there)) or 'no rank numbers'}"
+            )
+        traces = [trace for trace in traces if trace.meta.rank in set(ranks)]
+    if steps:
+        seen = sorted({int(s) for trace in traces for s in trace[STEPS].ints("step_id") if s != NULL})
+        absent = [s for s in steps if s not in seen]
+        if absent:
+            raise UsageError(
+                f"step {absent[0]} is not in the data; it has {', '.join(map(str, seen)) or 'no step numbers'}"
+            )
+        traces = [_only_steps(trace, set(steps)) for trace in traces]
+    return replace(run, traces=tuple(traces))
+
+
+def _only_steps(trace: Trace, wanted: set[int]) -> Trace:
+    import numpy as np
+
+    from ascend_perf.model.tables import EXPORTED_STEPS
+
+    tables = {}
+    for spec in (STEPS, KERNELS, COMM_OPS, COPIES, EXPORTED_STEPS):
+        table = trace[spec]
+        if len(table) and table.has("step_id"):
+            keep = np.isin(table.ints("step_id"), list(wanted))
+            tables[spec.name] = table.select(keep)
+            if spec is COMM_OPS and not keep.all():
+                tables["comm_tasks"] = _follow(trace, keep)
+    return trace.replace(tables=tables)
+
+
+def _follow(trace: Trace, mask: Bools) -> Table:
+    """Sub-tasks of the kept communication ops, with their row numbers adjusted."""
+    import numpy as np
+
+    from ascend_perf.model.tables import COMM_TASKS
+
+    number = np.cumsum(mask) - 1
+    tasks = trace[COMM_TASKS]
+    rows = tasks.ints("comm_op")
+    keep = mask[rows] if len(rows) else np.zeros(0, bool)
+    return tasks.select(keep).with_columns({"comm_op": number[rows[keep]].astype(np.int64)})
+
+
+def analyze(run: Run | str | Path, *, progress: Progress = _silent) -> Analysis:
+    """The outcomes of all analyzers on a run (or on what lies at a path).
+
+    Raises:
+        InputError: a path was given and nothing at it can be read.
+    """
+    from ascend_perf.plugins import load_analyzers
+
+    if not isinstance(run, Run):
+        run = load(run, progress=progress)
+    found = load_analyzers()
+    outcomes: list[Outcome] = []
+    for name, part in found.parts.items():
+        progress(f"analyzing: {name}")
+        if part.scope == "job":
+            outcomes.append(part.run_on_run(run))
+        else:
+            outcomes += [part.run_on_trace(trace) for trace in run.traces]
+    for name, why in found.broken.items():
+        outcomes.append(Outcome(analyzer=name, status="failed", reason=Words(why, why), scope="job"))
+    findings = rank_findings(merge_findings([f for o in outcomes for f in o.findings]))
+    metrics = tuple(m for o in outcomes for m in o.metrics) + (run.manifest.metrics if run.manifest else ())
+    return Analysis(run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics)
+
+
+def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding for each code and subject: the rank that loses most speaks, ranks are joined."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.code, finding.subject), []).append(finding)
+    merged = []
+    for group in groups.values():
+        worst = max(group, key=lambda f: -1.0 if f.share_ratio is None else f.share_ratio)
+        ranks = tuple(sorted({r for f in group for r in f.ranks}))
+        affected = tuple(sorted({r for f in group for r in f.affected_ranks}))
+        merged.append(replace(worst, ranks=ranks, affected_ranks=affected))
+    return merged
+
+
+_ORDER: Final = {Severity.CRITICAL: 0, Severity.HIGH: 1, Severity.MEDIUM: 2, Severity.LOW: 3}
+
+
+def rank_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings by what they could give at most; those without a share follow by severity."""
+    return tuple(
+        sorted(
+            findings,
+            key=lambda f: (
+                f.share_ratio is None and _ORDER[f.severity] > 1,
+                -(f.share_ratio if f.share_ratio is not None else 0.0),
+                _ORDER[f.severity],
+                f.code,
+                f.subject,
+            ),
+        )
+    )
+
+
+def report(
+    paths: Sequence[Path] | Run,
+    *,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    lang: Lang = "en",
+    force: bool = False,
+    ranks: Sequence[int] = (),
+    steps: Sequence[int] = (),
+    progress: Progress = _silent,
+) -> ReportResult:
+    """Load, analyze and write a report into the folder `out`.
+
+    Raises:
+        UsageError: `out` is no folder or holds a report already and `force` is not given; unknown format or rank.
+        InputError: nothing can be read.
+    """
+    unknown = [f for f in formats if f not in FORMATS]
+    if unknown or not formats:
+        raise UsageError(f"unknown report format {', '.join(unknown) or '(none)'}; there are {', '.join(FORMATS)}")
+    targets = {name: out / f"report.{name}" for name in FORMATS if name in formats}
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file, expected a folder for the report", hint="choose another -o")
+    taken = [path for path in targets.values() if path.exists()]
+    if taken and not force:
+        raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
+    run = paths if isinstance(paths, Run) else load(list(paths), progress=progress)
+    analysis = analyze(select(run, ranks=ranks, steps=steps), progress=progress)
+    return ReportResult(
+        analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress), summary=summary(analysis, lang)
+    )
+
+
+def write(
+    analysis: Analysis, targets: dict[str, Path], *, lang: Lang = "en", progress: Progress = _silent
+) -> dict[str, Path]:
+    """Write the report in each format of `targets` (format to path) and return what was written."""
+    from ascend_perf.reports.payload import build
+
+    payload = build(analysis.run, analysis.outcomes, analysis.findings, lang=lang)
+    for name, path in targets.items():
+        progress(f"writing {path.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if name == "json":
+                from ascend_perf.reports.json_report import write_json
+
+                write_json(payload, path)
+            elif name == "md":
+                from ascend_perf.reports.markdown import write_markdown
+
+                write_markdown(payload, path)
+            else:
+                from ascend_perf.reports.html import write_html
+
+                write_html(payload, path)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o") from None
+    return targets
+
+
+def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
+    """The top findings in a few lines of plain text, for the terminal."""
+    lines = []
+    for number, finding in enumerate(analysis.findings[:count], 1):
+        title = finding.title.zh if lang == "zh" else finding.title.en
+        bound = finding.bound_speedup
+        most = "" if bound is None else (f"（理论上限 {bound:.3g} 倍）" if lang == "zh" else f" (at most {bound:.3g}x)")
+        lines.append(f"  {number}. [{finding.code}] {title}{most}")
+    if not lines:
+        judged = sum(1 for o in analysis.outcomes if o.status == "done")
+        lines.append(
+            f"  {judged} 个分析项未发现问题；无法判断的项见报告。" if lang == "zh"
+            else f"  no finding from {judged} analyses; the report lists what could not be judged"
+        )  # fmt: skip
+    for outcome in analysis.failed:
+        lines.append(f"  ! {outcome.analyzer} failed: {outcome.reason.en if outcome.reason else ''}")
+    return "\n".join(lines)

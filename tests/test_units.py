@@ -1,0 +1,51 @@
+"""How figures are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascend_perf.units import amdahl_bound, format_quantity, significant
+
+THIN = "\u2009"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (136_581_009, "ns", "136.6 ms"),
+        (98_000_000, "ns", "98 ms"),
+        (1_478_180, "ns", "1.478 ms"),
+        (999_960, "ns", "1 ms"),
+        (2_500, "ns", "2.5 us"),
+        (12, "ns", "12 ns"),
+        (12_345_678_901, "ns", "12.35 s"),
+        (0, "ns", "0 ns"),
+        (-1_500, "ns", "-1.5 us"),
+        (0.7175, "ratio", "72 %"),
+        (0.0345, "ratio", "3.5 %"),
+        (0.1, "ratio", "10 %"),
+        (1_522_532_352, "bytes", "1.418 GiB"),
+        (15.6539e9, "bytes_per_s", "15.65 GB/s"),
+        (353.9e12, "flops_per_s", "353.9 TFLOPS"),
+        (1.8e9, "hertz", "1.8 GHz"),
+        (3.571, "x", "3.57x"),
+        (1234567, "count", f"1{THIN}234{THIN}567"),
+        (None, "ns", "—"),
+        (float("nan"), "ratio", "—"),
+    ],
+)
+def test_quantities_have_four_digits_and_a_unit(value: float | None, unit: str, text: str) -> None:
+    assert format_quantity(value, unit) == text  # type: ignore[arg-type]
+
+
+def test_no_exponent_and_no_trailing_zeros() -> None:
+    assert significant(0.000012345) == "0.00001234" or significant(0.000012345) == "0.00001235"
+    assert significant(1200) == f"1{THIN}200"
+
+
+def test_amdahl_bound() -> None:
+    assert amdahl_bound(0.5) == 2.0
+    assert amdahl_bound(0.0) == 1.0
+    assert amdahl_bound(1.0) is None
+    with pytest.raises(ValueError, match="0 or more"):
+        amdahl_bound(-0.1)
