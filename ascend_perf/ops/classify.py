@@ -42,9 +42,7 @@ def _rule(kind: KernelClass, *patterns: str) -> tuple[KernelClass, re.Pattern[st
 
 # The first rule that fits decides, so a rule may rely on the ones above it.
 _ASCEND: Final = (
-    _rule(
-        KernelClass.COMMUNICATION, "^hcom_|^hccl", "allreduce|allgather|reducescatter|alltoall|broadcast_$"
-    ),
+    _rule(KernelClass.COMMUNICATION, "^hcom_|^hccl", "allreduce|allgather|reducescatter|alltoall|broadcast_$"),
     _rule(KernelClass.FORMAT, "^transdata"),
     _rule(KernelClass.ATTENTION, "attention|flashmla|pagedattn|^mla"),
     _rule(KernelClass.ROPE, "rotary|rope"),
@@ -78,8 +76,7 @@ _ASCEND: Final = (
     _rule(
         KernelClass.ELEMENTWISE,
         "^foreach",
-        "^("
-        "a?cos|a?sin|tan|a?tanh|abs|add|addn|adds|addc[a-z]+|sub|subs|mul|muls|div|realdiv|divs|rdiv|pow|pows",
+        "^(a?cos|a?sin|tan|a?tanh|abs|add|addn|adds|addc[a-z]+|sub|subs|mul|muls|div|realdiv|divs|rdiv|pow|pows",
         "square|sqrt|rsqrt|reciprocal|exp|expm1|log|log1p|neg|sign|floor[a-z]*|ceil|round|mod|relu[0-9]?",
         "leakyrelu|gelu|fastgelu|quickgelu|silu|swish|swiglu|geglu|sigmoid|softplus|elu|selu|hard[a-z]+",
         "clip[a-z]*|clamp[a-z]*|maximum|minimum|greater[a-z]*|less[a-z]*|equal|notequal|logical[a-z]*",
@@ -172,13 +169,7 @@ def op_type_of_name(name: str) -> str:
     parts = [part for part in name.split("_") if part and not part.isdigit()]
     if not parts:
         return name
-    return (
-        parts[-1]
-        if name.startswith("aclnn") or parts[0] == "trans"
-        else parts[0]
-        if len(parts) == 1
-        else name
-    )
+    return parts[-1] if name.startswith("aclnn") or parts[0] == "trans" else parts[0] if len(parts) == 1 else name
 
 
 def _class_of_name(name: str) -> KernelClass:
