@@ -1,8 +1,7 @@
 """Step windows of a rank, which rows belong to which step, and what the device did in each.
 
-A window is what the reader put into `steps`, widened to the end of its own kernels and collectives. Where the
-trace has no steps, windows come from the step ids of the kernels, else the whole capture is one window
-without id.
+A window is what the reader put into `steps`. Where the trace has none, windows come from the step ids of the
+kernels, else the whole capture is one window without id.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
 from ascend_perf.model.trace import Trace
@@ -51,24 +50,15 @@ def step_windows(trace: Trace) -> StepWindows:
     """The windows of the steps of a rank; empty when no row of the trace has a time.
 
     Reads:
-        steps: step_id, start_ns, dur_ns; kernels, comm_ops: start_ns, dur_ns, step_id; when there are
-        neither, copies and the host's tables.
+        steps: step_id, start_ns, dur_ns; without them kernels and comm_ops: start_ns, dur_ns, step_id; without
+        these, copies and the host's tables.
     """
     declared = _declared(trace)
     if not len(declared):
         declared = _from_ids(trace)
     if not len(declared):
         return _whole(trace)
-    starts, ends = declared.starts.copy(), declared.ends.copy()
-    for spec in (KERNELS, COMM_OPS):
-        table = trace[spec]
-        of = _membership(declared, table)
-        first, last = table.ints("start_ns"), table.ends_ns()
-        rows = (of >= 0) & (first != NULL) & (last != NULL)
-        np.minimum.at(starts, of[rows], first[rows])
-        np.maximum.at(ends, of[rows], last[rows])
-    order = np.argsort(starts, kind="stable")
-    return StepWindows(ids=declared.ids[order], starts=starts[order], ends=ends[order])
+    return declared
 
 
 def membership(trace: Trace, table: Table, windows: StepWindows | None = None) -> Ints:
@@ -91,6 +81,9 @@ def unions_by_step(
 ) -> list[IntervalSet]:
     """Union of the rows' intervals per step, clipped to the step's window. One pass for all steps.
 
+    A row that crosses from one step into the next counts in each with its part. Where windows overlap, a row counts
+    only in the step it belongs to.
+
     Args:
         trace: the rank.
         table: an interval table (start_ns, dur_ns) of the trace.
@@ -98,20 +91,29 @@ def unions_by_step(
         windows: `step_windows(trace)` if at hand.
     """
     windows = step_windows(trace) if windows is None else windows
-    of = _membership(windows, table)
     starts, ends = table.ints("start_ns"), table.ends_ns()
-    usable = (of >= 0) & (starts != NULL) & (ends != NULL)
+    usable = (starts != NULL) & (ends != NULL)
     if rows is not None:
         usable &= rows
-    picked = np.flatnonzero(usable)
+    if bool((windows.starts[1:] >= windows.ends[:-1]).all()):
+        whole = intervals.merged(starts[usable], ends[usable])
+        return [_clipped(whole, *windows.window(i)) for i in range(len(windows))]
+    of = _membership(windows, table)
+    picked = np.flatnonzero(usable & (of >= 0))
     picked = picked[np.argsort(of[picked], kind="stable")]
     bounds = np.searchsorted(of[picked], np.arange(len(windows) + 1))
     unions = []
     for i in range(len(windows)):
         part = picked[bounds[i] : bounds[i + 1]]
-        whole = intervals.merged(starts[part], ends[part]) if len(part) else EMPTY
-        unions.append(intervals.clip(whole, *windows.window(i)))
+        unions.append(_clipped(intervals.merged(starts[part], ends[part]), *windows.window(i)))
     return unions
+
+
+def _clipped(union: IntervalSet, start: int, end: int) -> IntervalSet:
+    """`intervals.clip` that looks only at the members near the window: many steps share one union."""
+    low = int(np.searchsorted(union.ends, start, side="right"))
+    high = int(np.searchsorted(union.starts, end, side="left"))
+    return intervals.clip(IntervalSet(union.starts[low:high], union.ends[low:high]), start, end)
 
 
 def busy(trace: Trace, i: int) -> tuple[IntervalSet, IntervalSet]:
