@@ -39,10 +39,9 @@ def test_every_part_can_be_imported() -> None:
 
 @pytest.mark.parametrize("item", ANALYZERS.parts.values(), ids=list(ANALYZERS.parts))
 def test_an_empty_trace_is_no_data_and_not_a_clean_bill(item: Analyzer) -> None:
-    if item.scope == "rank":
-        outcome = item.run_on_trace(Trace({}))
-    else:
-        outcome = item.run_on_run(Run(traces=(Trace({}),)))
+    empty = Trace({})
+
+    outcome = item.run_on_trace(empty) if item.scope == "rank" else item.run_on_run(Run(traces=(empty,)))
 
     assert outcome.status == "no_data"
     assert outcome.reason is not None
@@ -51,17 +50,12 @@ def test_an_empty_trace_is_no_data_and_not_a_clean_bill(item: Analyzer) -> None:
 
 
 @pytest.mark.parametrize("item", ANALYZERS.parts.values(), ids=list(ANALYZERS.parts))
-def test_an_analyzer_needs_something(item: Analyzer) -> None:
-    assert item.needs
-    assert {spec.name for spec in item.needs} <= set(TABLES)
-
-
-@pytest.mark.parametrize("item", ANALYZERS.parts.values(), ids=list(ANALYZERS.parts))
-def test_an_analyzer_has_its_row_in_the_docs_with_what_it_needs(item: Analyzer) -> None:
+def test_an_analyzer_has_its_row_in_the_docs_with_the_tables_it_reads(item: Analyzer) -> None:
     says, needs = _rows("analyzers.md")[item.name]
 
+    named = {word.strip(" `") for word in needs.split(",")}
     assert says
-    assert {word.strip(" `") for word in needs.split(",")} == {spec.name for spec in item.needs}
+    assert {spec.name for spec in item.needs} <= named <= set(TABLES)
 
 
 @pytest.mark.parametrize("item", ANALYZERS.parts.values(), ids=list(ANALYZERS.parts))

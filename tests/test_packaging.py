@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+TOML = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parent.parent
 PARTS = ("collectors", "analyzers", "reports", "workloads")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
 def _packages(folder: Path, name: str) -> set[str]:
