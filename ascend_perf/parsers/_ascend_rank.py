@@ -1,0 +1,207 @@
+"""Puts the files of one rank together: reads each on its own, joins them, says what is missing and what disagrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from ascend_perf.errors import InputError
+from ascend_perf.model import tables as t
+from ascend_perf.model.table import Table, TableSpec
+from ascend_perf.model.trace import Check, Dropped, Meta, Missing, Source, Trace
+from ascend_perf.parsers import _ascend_calls as calls
+from ascend_perf.parsers import _ascend_comm as comm
+from ascend_perf.parsers import _ascend_meta as meta
+from ascend_perf.parsers import _ascend_tables as small
+from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
+from ascend_perf.parsers._ascend_files import Kind
+from ascend_perf.parsers._ascend_kernels import KernelRows, read_kernels
+from ascend_perf.parsers._ascend_steps import NO_HOST_STEPS, step_table
+
+
+@dataclass
+class RankFiles:
+    """The files of one rank by kind; `label` names the rank's folder without host names."""
+
+    label: str
+    by_kind: dict[Kind, Path] = field(default_factory=dict)
+    unusable: list[tuple[Path, str]] = field(default_factory=list)
+
+    def add(self, path: Path, kind: Kind | None) -> None:
+        """Take a file; None is one without content."""
+        if kind is None:
+            self.unusable.append((path, "the file is empty: no data was written"))
+        elif kind in self.by_kind:
+            self.unusable.append((path, f"a second {kind.value}: only the first was read"))
+        else:
+            self.by_kind[kind] = path
+
+
+_SMALL: Final[dict[Kind, tuple[TableSpec, Callable[[Path], tuple[CsvFile, Table]]]]] = {
+    Kind.STEP_TRACE: (t.EXPORTED_STEPS, small.read_step_trace),
+    Kind.OP_STATISTIC: (t.EXPORTED_OPS, small.read_op_statistic),
+    Kind.API_STATISTIC: (t.EXPORTED_APIS, small.read_api_statistic),
+    Kind.MEMORY_RECORD: (t.MEMORY, small.read_memory_record),
+    Kind.OPERATOR_MEMORY: (t.MEMORY_BLOCKS, small.read_operator_memory),
+    Kind.MODULE_MEMORY: (t.MODULE_MEMORY, small.read_module_memory),
+}
+
+
+def read_rank(files: RankFiles) -> list[Trace]:
+    """The trace of the rank.
+
+    Raises:
+        InputError: no file could be read; the message is that of the first.
+    """
+    return _Rank(files).read()
+
+
+class _Rank:
+    """The state of reading one rank."""
+
+    def __init__(self, files: RankFiles) -> None:
+        self.files = files
+        self.facts = meta.Facts()
+        self.tables: dict[str, Table] = {}
+        self.sources: list[Source] = []
+        self.warnings: list[str] = []
+        self.checks: list[Check] = []
+        self.missing: list[Missing] = []
+        self.figures = comm.CommFigures()
+        self.errors: list[InputError] = []
+        self.kernel_rows: KernelRows | None = None
+        self.read_data = 0
+
+    def read(self) -> list[Trace]:
+        for path, problem in self.files.unusable:
+            self._source(path, "", problem=problem)
+        self._each(Kind.INFO, lambda path: meta.read_info(path, self.facts))
+        self._each(Kind.METADATA, lambda path: meta.read_metadata(path, self.facts))
+        self._each(Kind.KERNELS, self._read_kernels)
+        for kind, (spec, reader) in _SMALL.items():
+            self._each(kind, lambda path, s=spec, r=reader, k=kind: self._read_small(path, s, r, k))  # type: ignore[misc]
+        self._each(Kind.OPERATORS, self._read_operators)
+        self._each(Kind.L2_CACHE, self._read_l2_cache)
+        self._each(Kind.COMMUNICATION, self._read_communication)
+        self._each(Kind.MATRIX, self._read_matrix)
+        if not self.read_data:
+            raise self.errors[0] if self.errors else InputError(f"{self.files.label}: nothing to read")
+        return [self._trace()]
+
+    # ---- files ----------------------------------------------------------------------------------------------------
+
+    def _each(self, kind: Kind, read: Callable[[Path], None]) -> None:
+        """Read the file of a kind; a problem in it is noted and does not touch the others."""
+        path = self.files.by_kind.get(kind)
+        if path is None:
+            return
+        try:
+            read(path)
+        except InputError as error:
+            self.errors.append(error)
+            self._source(path, kind.value, problem=error.what.replace(str(path), path.name))
+
+    def _source(
+        self,
+        path: Path,
+        form: str,
+        *,
+        rows: int = 0,
+        dropped: tuple[Dropped, ...] = (),
+        problem: str | None = None,
+    ) -> None:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            size = 0
+        self.sources.append(
+            Source(
+                path=f"{self.files.label}/{path.name}" if self.files.label != path.name else path.name,
+                format=form,
+                rows=rows,
+                size_bytes=size,
+                dropped=dropped,
+                problem=problem,
+            )
+        )
+
+    def _used(self, path: Path, kind: Kind, rows: int, dropped: tuple[Dropped, ...] = ()) -> None:
+        self._source(path, kind.value, rows=rows, dropped=dropped)
+        self.read_data += 1
+
+    def _read_kernels(self, path: Path) -> None:
+        rows = read_kernels(path)
+        self.kernel_rows = rows
+        self.tables["kernels"] = rows.kernels
+        self.tables["comm_ops"] = rows.comm
+        self.warnings += rows.warnings
+        self._used(path, Kind.KERNELS, rows.rows, rows.dropped)
+
+    def _read_small(
+        self, path: Path, spec: TableSpec, reader: Callable[[Path], tuple[CsvFile, Table]], kind: Kind
+    ) -> None:
+        file, table = reader(path)
+        self.tables[spec.name] = table
+        dropped = file.dropped
+        if lost := file.rows - len(table):
+            dropped = (*dropped, Dropped(reason="row without its key or time", count=lost))
+        self._used(path, kind, file.rows, dropped)
+
+    def _read_operators(self, path: Path) -> None:
+        # Host and device sums per call, without times: the rows are counted, the calls come from the trace.
+        file = read_csv(path, skip=("Input Shapes", "Call Stack"))
+        self._used(path, Kind.OPERATORS, file.rows, file.dropped)
+
+    def _read_l2_cache(self, path: Path) -> None:
+        file, ratios = small.read_l2_cache(path)
+        if "kernels" in self.tables:
+            self.tables["kernels"] = small.with_l2_cache(self.tables["kernels"], ratios)
+        self._used(path, Kind.L2_CACHE, file.rows, file.dropped)
+
+    def _read_communication(self, path: Path) -> None:
+        self._used(path, Kind.COMMUNICATION, comm.read_communication(path, self.figures))
+
+    def _read_matrix(self, path: Path) -> None:
+        self._used(path, Kind.MATRIX, comm.read_matrix(path, self.figures))
+
+    # ---- joining --------------------------------------------------------------------------------------------------
+
+    def _trace(self) -> Trace:
+        kernels = self.tables.get("kernels", Table.empty(t.KERNELS))
+        comm_ops = self.tables.get("comm_ops", Table.empty(t.COMM_OPS))
+        exact = True
+        if not len(comm_ops) and self.figures.calls:
+            comm_ops = calls.calls_of_figures(self.figures)
+            exact = False
+            self.warnings.append(calls.APPROXIMATE)
+        comm_ops, groups = calls.with_figures(comm_ops, self.figures, self.facts.groups)
+        self.tables["comm_ops"] = comm_ops
+        named = {group.hash_id or group.name: group for group in groups}
+        self.tables.update(comm.figure_tables(self.figures, named))
+        steps = step_table(kernels, comm_ops if exact else Table.empty(t.COMM_OPS), NO_HOST_STEPS, None)
+        self.tables["steps"] = steps
+        facts = self.facts
+        if facts.settings.generation is None and self.kernel_rows is not None:
+            facts.settings = replace(facts.settings, generation=self.kernel_rows.generation)
+        if facts.device_id is None and self.kernel_rows is not None and len(self.kernel_rows.devices) == 1:
+            facts.device_id = self.kernel_rows.devices[0]
+        return Trace(
+            {name: table for name, table in self.tables.items() if len(table)},
+            Meta(
+                label=self.files.label,
+                rank=facts.rank,
+                world_size=facts.world_size,
+                device=meta.derive_device(facts, kernels, None),
+                groups=groups,
+                parallel=facts.parallel,
+                versions=facts.versions,
+                environment=facts.environment,
+                settings=facts.settings,
+                sources=tuple(self.sources),
+                missing=tuple(self.missing),
+                checks=tuple(self.checks),
+                warnings=(*facts.warnings, *self.warnings),
+            ),
+        )

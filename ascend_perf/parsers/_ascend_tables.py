@@ -1,0 +1,176 @@
+"""The smaller CSV files of a torch_npu profile: memory, and the exporter's own sums.
+
+Source: format reference, sections 1.6 to 1.9. MB and KB of the memory files are binary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ascend_perf.model import tables as t
+from ascend_perf.model.table import NULL, Floats, Ints, Table
+from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
+
+KIB: Final = 1024.0
+MIB: Final = 1024.0 * 1024.0
+
+_STEP_COLUMNS: Final = {
+    "computing_ns": "Computing",
+    "communication_ns": "Communication",
+    "overlapped_ns": "Overlapped",
+    "communication_not_overlapped_ns": "Communication(Not Overlapped)",
+    "free_ns": "Free",
+    "stage_ns": "Stage",
+    "bubble_ns": "Bubble",
+    "preparing_ns": "Preparing",
+}
+
+
+def read_step_trace(path: Path) -> tuple[CsvFile, Table]:
+    """step_trace_time.csv as exported_steps."""
+    file = read_csv(path)
+    columns = {target: file.scaled(3, name) for target, name in _STEP_COLUMNS.items()}
+    columns["step_id"] = file.ids("Step")
+    columns["device"] = file.ids("Device_id")
+    return file, Table(t.EXPORTED_STEPS, columns)
+
+
+def read_op_statistic(path: Path) -> tuple[CsvFile, Table]:
+    """op_statistic.csv as exported_ops."""
+    file = read_csv(path)
+    op_type = file.text("OP Type")
+    keep = op_type.codes >= 0
+    return file, Table(
+        t.EXPORTED_OPS,
+        {
+            "op_type": op_type.take(keep),
+            "core": file.text("Core Type").take(keep),
+            "count": file.scaled(0, "Count")[keep],
+            "total_ns": file.scaled(3, "Total Time(us)")[keep],
+        },
+    )
+
+
+def read_api_statistic(path: Path) -> tuple[CsvFile, Table]:
+    """api_statistic.csv as exported_apis."""
+    file = read_csv(path)
+    api = file.text("API Name")
+    keep = api.codes >= 0
+    return file, Table(
+        t.EXPORTED_APIS,
+        {
+            "api": api.take(keep),
+            "layer": file.text("Level", value_of=layer_of).take(keep),
+            "count": file.scaled(0, "Count")[keep],
+            "total_ns": file.scaled(3, "Time(us)")[keep],
+            "max_ns": file.scaled(3, "Max(us)")[keep],
+        },
+    )
+
+
+def layer_of(word: str) -> str:
+    """Layer of a host call; collectives are `hccl` in all generations (G3 writes `communication`)."""
+    return "hccl" if word == "communication" else word
+
+
+def read_memory_record(path: Path) -> tuple[CsvFile, Table]:
+    """memory_record.csv as memory."""
+    file = read_csv(path, numbers=("Timestamp(us)",))
+    time, keep = _times(file)
+    component = file.text("Component")
+    keep &= component.codes >= 0
+    return file, Table(
+        t.MEMORY,
+        {
+            "time_ns": time[keep],
+            "component": component.take(keep),
+            "allocated_bytes": _bytes(file, "Total Allocated")[keep],
+            "reserved_bytes": _bytes(file, "Total Reserved")[keep],
+            "active_bytes": _bytes(file, "Total Active")[keep],
+        },
+    ).sorted_by("time_ns")
+
+
+def read_operator_memory(path: Path) -> tuple[CsvFile, Table]:
+    """operator_memory.csv as memory_blocks. A block without allocation time (its size is negative) is older than
+    the capture, one without release time outlived it."""
+    file = read_csv(path, numbers=("Allocation Time(us)", "Release Time(us)"), skip=_UNUSED_BLOCK_COLUMNS)
+    name = file.text("Name")
+    size = file.floats("Size(KB)") * KIB
+    keep = name.codes >= 0
+    return file, Table(
+        t.MEMORY_BLOCKS,
+        {
+            "name": name.take(keep),
+            "size_bytes": _rounded(np.abs(size))[keep],
+            "alloc_ns": file.scaled(3, "Allocation Time(us)")[keep],
+            "free_ns": file.scaled(3, "Release Time(us)")[keep],
+        },
+    )
+
+
+_UNUSED_BLOCK_COLUMNS: Final = (
+    "Active Release Time(us)", "Duration(us)", "Active Duration(us)", "Allocation Total Allocated(MB)",
+    "Allocation Total Reserved(MB)", "Allocation Total Active(MB)", "Release Total Allocated(MB)",
+    "Release Total Reserved(MB)", "Release Total Active(MB)", "Stream Ptr", "Device Type",
+)  # fmt: skip
+
+
+def read_module_memory(path: Path) -> tuple[CsvFile, Table]:
+    """npu_module_mem.csv as module_memory; -1 (only a free was seen) is unknown."""
+    file = read_csv(path, numbers=("Timestamp(us)",))
+    time, keep = _times(file)
+    component = file.text("Component")
+    keep &= component.codes >= 0
+    reserved = _bytes(file, "Total Reserved")
+    return file, Table(
+        t.MODULE_MEMORY,
+        {
+            "time_ns": time[keep],
+            "component": component.take(keep),
+            "reserved_bytes": np.where(reserved < 0, NULL, reserved)[keep],
+        },
+    )
+
+
+def read_l2_cache(path: Path) -> tuple[CsvFile, dict[tuple[int, int, str], tuple[float, float]]]:
+    """l2_cache.csv: (stream, task, name) to (hit ratio, victim ratio), NaN where it says N/A."""
+    file = read_csv(path)
+    keys = zip(
+        file.scaled(0, "Stream Id").tolist(), file.scaled(0, "Task Id").tolist(), file.text("Op Name").to_list(),
+        strict=True,
+    )  # fmt: skip
+    values = zip(file.floats("Hit Rate").tolist(), file.floats("Victim Rate").tolist(), strict=True)
+    return file, {(s, task, name or ""): pair for (s, task, name), pair in zip(keys, values, strict=True)}
+
+
+def with_l2_cache(kernels: Table, ratios: dict[tuple[int, int, str], tuple[float, float]]) -> Table:
+    """The kernels with `l2_hit_ratio` and `l2_victim_ratio`, as far as the file has them."""
+    if not ratios or not len(kernels):
+        return kernels
+    unknown = (np.nan, np.nan)
+    keys = zip(
+        kernels.ints("stream").tolist(), kernels.ints("task_id").tolist(), kernels.text("name").to_list(), strict=True
+    )
+    pairs = np.array([ratios.get((s, task, name or ""), unknown) for s, task, name in keys], np.float64)
+    columns = {"l2_hit_ratio": pairs[:, 0].copy(), "l2_victim_ratio": pairs[:, 1].copy()}
+    return kernels.with_columns({name: values for name, values in columns.items() if not np.isnan(values).all()})
+
+
+def _times(file: CsvFile) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    time = file.scaled(3, "Timestamp(us)")
+    return time, (time != NULL) & (time >= 0)
+
+
+def _bytes(file: CsvFile, name: str) -> Ints:
+    if file.name(f"{name}(MB)"):
+        return _rounded(file.floats(f"{name}(MB)") * MIB)
+    return _rounded(file.floats(f"{name}(KB)") * KIB)
+
+
+def _rounded(values: Floats) -> Ints:
+    usable = np.isfinite(values) & (np.abs(values) < 2.0**62)
+    return np.where(usable, np.rint(np.where(usable, values, 0)), NULL).astype(np.int64)
