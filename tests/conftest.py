@@ -12,6 +12,7 @@ import pytest
 from ascend_perf.model.table import NULL, Kind, Table, Text, Values
 from ascend_perf.model.tables import ALL
 from ascend_perf.model.trace import Meta, Trace
+from tests._support import Said
 
 ROOT = Path(__file__).parent.parent
 Rows = Sequence[Mapping[str, object]]
@@ -59,3 +60,20 @@ def make_trace() -> Callable[..., Trace]:
         return Trace({name: build_table(name, rows) for name, rows in tables.items()}, meta)
 
     return make
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Run `ascend-perf` in this process: command("analyze", path) -> Said(code, out, err)."""
+
+    def run(*args: object) -> Said:
+        from ascend_perf.cli import main
+
+        monkeypatch.setattr("sys.argv", ["ascend-perf", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Said(code=int(ended.value.code or 0), out=said.out, err=said.err)
+
+    return run
