@@ -1,0 +1,375 @@
+// Charts in SVG: step bar, roofline, memory lines, heat maps. Colours come from the style sheet by class.
+(function () {
+  const h = AP.h;
+  const s = AP.s;
+  const q = AP.format.quantity;
+  const MOST_BARS = 16;
+
+  // ---- where the step goes -------------------------------------------------------------------------------------
+
+  function shadeOf(bar) {
+    const seen = {};
+    return bar.parts.map(function (part) {
+      seen[part.kind] = (seen[part.kind] || 0) + 1;
+      return (seen[part.kind] - 1) % 5;
+    });
+  }
+
+  function barView(bar, scale, labelled) {
+    const shades = shadeOf(bar);
+    const parts = bar.parts.map(function (part, i) {
+      const share = part.ns / bar.total_ns;
+      const lines = function () { return [AP.w(part.label), q(part.ns, "ns") + " · " + q(share, "ratio")]; };
+      return h("a", {
+        class: "piece k-" + part.kind + " s" + shades[i], href: "#section-" + part.section,
+        style: { "flex-grow": String(share) }, "aria-label": lines().join(": "), on: AP.tipped(lines),
+      }, share > 0.06 ? h("span", { class: "piece-text" }, AP.w(part.label), " ", h("b", null, q(share, "ratio"))) : null);
+    });
+    return h("div", { class: "bar-row" + (bar.outlier ? " outlier" : "") },
+      labelled && h("div", { class: "bar-label" }, AP.rankName(bar.rank),
+        bar.outlier && h("span", { class: "mark", title: AP.t("ui.outlier") }, " ◆"),
+        h("span", { class: "muted" }, " " + q(bar.total_ns, "ns"))),
+      h("div", { class: "bar-track" }, h("div", { class: "bar", style: { width: (100 * bar.total_ns / scale).toFixed(3) + "%" } }, parts)));
+  }
+
+  function legend(bar) {
+    const shades = shadeOf(bar);
+    return h("div", { class: "scroll" }, h("table", { class: "legend" },
+      h("caption", { class: "off" }, AP.t("ui.where")),
+      h("tbody", null, bar.parts.map(function (part, i) {
+        return h("tr", null,
+          h("th", { scope: "row" }, h("span", { class: "swatch k-" + part.kind + " s" + shades[i], "aria-hidden": "true" }), AP.w(part.label)),
+          h("td", { class: "figure" }, q(part.ns, "ns")),
+          h("td", { class: "figure" }, q(part.ns / bar.total_ns, "ratio")));
+      })),
+      h("tfoot", null, h("tr", null, h("th", { scope: "row" }, AP.t("ui.total")), h("td", { class: "figure" }, q(bar.total_ns, "ns")), h("td", { class: "figure" }, "100 %")))));
+  }
+
+  AP.barsView = function () {
+    const all = AP.data.bars.filter(function (bar) { return bar.parts.length && bar.total_ns > 0; });
+    if (!all.length) return null;
+    const sorted = all.slice().sort(function (a, b) { return b.total_ns - a.total_ns; });
+    const outliers = sorted.filter(function (bar) { return bar.outlier; });
+    const shown = Array.from(new Set(outliers.concat(sorted))).slice(0, MOST_BARS).sort(function (a, b) { return b.total_ns - a.total_ns; });
+    const scale = sorted[0].total_ns;
+    const chosen = all.find(function (bar) { return bar.rank === AP.state.rank; }) || shown[0];
+    const several = all.length > 1;
+    return h("section", { id: "where", class: "part" },
+      h("h2", null, AP.t("ui.where")),
+      h("div", { class: "bars" }, shown.map(function (bar) { return barView(bar, scale, several); })),
+      sorted.length > shown.length && h("p", { class: "note" }, AP.t("bar.more_ranks", { count: sorted.length - shown.length })),
+      h("p", { class: "note" }, several ? AP.t("bar.several") + " " : "", AP.t("bar.note")),
+      several && h("h3", { class: "small" }, AP.rankName(chosen.rank)),
+      legend(chosen));
+  };
+
+  // ---- axes ------------------------------------------------------------------------------------------------------
+
+  function powers(low, high) {
+    const ticks = [];
+    for (let p = Math.ceil(low - 1e-9); p <= high + 1e-9; p++) ticks.push(p);
+    return ticks;
+  }
+
+  function niceTicks(low, high, wanted) {
+    const raw = (high - low) / wanted;
+    if (!(raw > 0)) return [low];
+    const power = Math.pow(10, Math.floor(Math.log10(raw)));
+    const step = [1, 2, 5, 10].map(function (m) { return m * power; }).find(function (x) { return x >= raw; });
+    const ticks = [];
+    for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-9; t += step) ticks.push(t);
+    return ticks;
+  }
+
+  // ---- roofline --------------------------------------------------------------------------------------------------
+
+  AP.rooflineView = function (table, roofs) {
+    const x = AP.column(table, "intensity_flops_per_byte");
+    const y = AP.column(table, "achieved_flops_per_s");
+    const time = AP.column(table, "time_ns");
+    const name = AP.column(table, "name");
+    const type = AP.column(table, "op_type");
+    const roof = AP.column(table, "roof");
+    if (!x || !y) return null;
+    const marks = [];
+    let total = 0;
+    for (let row = 0; row < table.rows; row++) {
+      const mark = { x: x.get(row), y: y.get(row), ns: time ? time.get(row) || 0 : 0, name: name ? name.get(row) : null, type: type ? type.get(row) : null, roof: roof ? roof.get(row) : null };
+      if (!(mark.x > 0) || !(mark.y > 0)) continue;
+      marks.push(mark);
+      total += mark.ns;
+    }
+    if (!marks.length) return null;
+    marks.sort(function (a, b) { return b.ns - a.ns; });
+    const lines = [];
+    if (roofs) {
+      const kind = AP.column(roofs, "kind");
+      const value = AP.column(roofs, "value");
+      const label = AP.column(roofs, "name");
+      for (let row = 0; kind && value && row < roofs.rows; row++) {
+        if (value.get(row) > 0) lines.push({ kind: kind.get(row), value: value.get(row), label: label ? label.get(row) : "" });
+      }
+    }
+    const flat = lines.filter(function (l) { return l.kind === "compute"; });
+    const slopes = lines.filter(function (l) { return l.kind === "bandwidth"; });
+    const peak = flat.length ? Math.max.apply(null, flat.map(function (l) { return l.value; })) : 0;
+    const steep = slopes.length ? Math.max.apply(null, slopes.map(function (l) { return l.value; })) : 0;
+    const xs = marks.map(function (m) { return m.x; }).concat(peak && steep ? [peak / steep] : []);
+    const ys = marks.map(function (m) { return m.y; }).concat(flat.map(function (l) { return l.value; }));
+    const range = {
+      x0: Math.floor(Math.log10(Math.min.apply(null, xs)) - 0.1), x1: Math.ceil(Math.log10(Math.max.apply(null, xs)) + 0.3),
+      y0: Math.floor(Math.log10(Math.min.apply(null, ys)) - 0.1), y1: Math.log10(Math.max.apply(null, ys)) + 0.3,
+    };
+
+    function draw(width) {
+      const height = Math.round(Math.max(280, Math.min(440, width * 0.5)));
+      const m = { l: 78, r: 14, t: 12, b: 44 };
+      const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
+      const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
+      const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.roofline") });
+      powers(range.x0, range.x1).forEach(function (p) {
+        const at = px(Math.pow(10, p));
+        root.append(s("line", { class: "grid", x1: at, x2: at, y1: m.t, y2: height - m.b }),
+          s("text", { class: "tick", x: at, y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(Math.pow(10, p))));
+      });
+      powers(range.y0, range.y1).forEach(function (p) {
+        const at = py(Math.pow(10, p));
+        root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: at, y2: at }),
+          s("text", { class: "tick", x: m.l - 6, y: at + 4, "text-anchor": "end" }, q(Math.pow(10, p), y.unit === "none" ? "flops_per_s" : y.unit)));
+      });
+      root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.intensity")));
+      flat.forEach(function (l) {
+        const from = steep ? Math.max(Math.pow(10, range.x0), l.value / steep) : Math.pow(10, range.x0);
+        root.append(s("line", { class: "roof", x1: px(from), x2: width - m.r, y1: py(l.value), y2: py(l.value) }),
+          s("text", { class: "roof-label", x: width - m.r - 2, y: py(l.value) - 4, "text-anchor": "end" }, l.label + " " + q(l.value, "flops_per_s")));
+      });
+      slopes.forEach(function (l, i) {
+        const low = Math.max(Math.pow(10, range.x0), Math.pow(10, range.y0) / l.value);
+        const high = Math.min(Math.pow(10, range.x1), (peak || Math.pow(10, range.y1)) / l.value);
+        if (high <= low) return;
+        const tilt = Math.atan2(py(high * l.value) - py(low * l.value), px(high) - px(low)) * 180 / Math.PI;
+        const at = Math.pow(10, Math.log10(low) + (Math.log10(high) - Math.log10(low)) * (0.3 + 0.12 * (i % 3)));
+        root.append(s("line", { class: "roof", x1: px(low), x2: px(high), y1: py(low * l.value), y2: py(high * l.value) }),
+          s("text", { class: "roof-label", transform: "translate(" + px(at) + " " + (py(at * l.value) - 5) + ") rotate(" + tilt + ")" }, l.label + " " + q(l.value, "bytes_per_s")));
+      });
+      const largest = marks[0].ns || 1;
+      marks.forEach(function (mark) {
+        const lines = function () {
+          return [mark.name || mark.type || "", mark.type && mark.name !== mark.type ? mark.type : null, q(mark.ns, "ns"), q(mark.y, "flops_per_s") + " · " + AP.format.significant(mark.x, 3) + " FLOP/B", mark.roof];
+        };
+        const radius = Math.max(2.5, Math.min(18, 18 * Math.sqrt(mark.ns / largest)));
+        const kind = /vec/i.test(mark.roof || "") ? " vector" : "";
+        root.append(s("circle", { class: "kernel" + kind, cx: px(mark.x), cy: py(mark.y), r: radius, on: AP.tipped(lines) }));
+      });
+      // Names for the largest marks, where they do not sit on one another.
+      const taken = [];
+      marks.slice(0, 8).forEach(function (mark) {
+        const text = String(mark.type || mark.name || "").slice(0, 28);
+        const w = text.length * 6.2;
+        let cx = px(mark.x) + 10;
+        if (cx + w > width - m.r) cx = px(mark.x) - 10 - w;
+        const box = { x: cx, y: py(mark.y), w: w };
+        const clash = taken.some(function (b) { return Math.abs(b.y - box.y) < 13 && b.x < box.x + box.w && box.x < b.x + b.w; });
+        if (clash || cx < m.l) return;
+        taken.push(box);
+        root.append(s("text", { class: "mark-label", x: cx, y: box.y + 4 }, text));
+      });
+      return root;
+    }
+    return h("figure", { class: "chart", "data-chart": "roofline" },
+      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + AP.t("chart.achieved") + ", " + AP.t("chart.coverage", { count: marks.length, time: q(total, "ns") }))),
+      AP.sized(h("div", { class: "draw" }), draw));
+  };
+
+  // ---- memory ----------------------------------------------------------------------------------------------------
+
+  AP.memoryView = function (table) {
+    const time = AP.column(table, "time_ns");
+    const component = AP.column(table, "component");
+    const figures = ["allocated_bytes", "reserved_bytes"].map(function (n) { return AP.column(table, n); });
+    if (!time || !(figures[0] || figures[1])) return null;
+    const lines = {};
+    let x0 = Infinity, x1 = -Infinity, top = 0;
+    for (let row = 0; row < table.rows; row++) {
+      const at = time.get(row);
+      if (typeof at !== "number") continue;
+      const name = component ? component.get(row) || "" : "";
+      figures.forEach(function (figure, i) {
+        const value = figure && figure.get(row);
+        if (typeof value !== "number") return;
+        const key = name + "/" + i;
+        (lines[key] = lines[key] || { name: name, which: i, points: [] }).points.push([at, value]);
+        x0 = Math.min(x0, at);
+        x1 = Math.max(x1, at);
+        top = Math.max(top, value);
+      });
+    }
+    const list = Object.values(lines).filter(function (l) { return l.points.length > 1; });
+    if (!list.length || x1 <= x0 || top <= 0) return null;
+    list.forEach(function (l) { l.points.sort(function (a, b) { return a[0] - b[0]; }); });
+    const names = Array.from(new Set(list.map(function (l) { return l.name; })));
+    const title = function (l) { return (l.name ? l.name + ", " : "") + AP.t(l.which ? "chart.reserved" : "chart.allocated"); };
+
+    function at(l, when) {
+      let low = 0, high = l.points.length - 1;
+      if (when < l.points[0][0]) return null;
+      while (low < high) {
+        const mid = (low + high + 1) >> 1;
+        if (l.points[mid][0] <= when) low = mid;
+        else high = mid - 1;
+      }
+      return l.points[low][1];
+    }
+
+    function draw(width) {
+      const height = Math.round(Math.max(220, Math.min(320, width * 0.36)));
+      const m = { l: 74, r: 12, t: 10, b: 42 };
+      const px = function (v) { return m.l + (v - x0) / (x1 - x0) * (width - m.l - m.r); };
+      const py = function (v) { return height - m.b - v / (top * 1.06) * (height - m.t - m.b); };
+      const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.memory") });
+      const unit = AP.format.scaleOf(top, "bytes");
+      niceTicks(0, top * 1.06 / unit[0], 4).forEach(function (t) {
+        root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: py(t * unit[0]), y2: py(t * unit[0]) }),
+          s("text", { class: "tick", x: m.l - 6, y: py(t * unit[0]) + 4, "text-anchor": "end" }, AP.format.significant(t) + " " + unit[1]));
+      });
+      const scale = AP.format.scaleOf(Math.max(Math.abs(x0), Math.abs(x1)), "ns");
+      niceTicks(x0 / scale[0], x1 / scale[0], width < 500 ? 4 : 8).forEach(function (t) {
+        root.append(s("text", { class: "tick", x: px(t * scale[0]), y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(t) + " " + scale[1]));
+      });
+      root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.time")));
+      list.forEach(function (l) {
+        // Allocators jump and stay: steps, not slopes.
+        let d = "";
+        l.points.forEach(function (p, i) { d += (i ? "H" + px(p[0]).toFixed(1) + "V" : "M" + px(p[0]).toFixed(1) + " ") + py(p[1]).toFixed(1); });
+        root.append(s("path", { class: "line c" + (names.indexOf(l.name) % 6) + (l.which ? " reserved" : ""), d: d }));
+      });
+      const cross = s("line", { class: "cross", y1: m.t, y2: height - m.b, visibility: "hidden" });
+      root.append(cross);
+      root.addEventListener("pointermove", function (e) {
+        const box = root.getBoundingClientRect();
+        const when = x0 + (e.clientX - box.left - m.l) / (width - m.l - m.r) * (x1 - x0);
+        if (when < x0 || when > x1) return AP.tip(null);
+        cross.setAttribute("x1", px(when));
+        cross.setAttribute("x2", px(when));
+        cross.setAttribute("visibility", "visible");
+        AP.tip(["+" + q(Math.round(when), "ns")].concat(list.map(function (l) { return title(l) + ": " + q(at(l, when), "bytes"); })), e.clientX, e.clientY);
+      });
+      root.addEventListener("pointerleave", function () {
+        cross.setAttribute("visibility", "hidden");
+        AP.tip(null);
+      });
+      return root;
+    }
+    return h("figure", { class: "chart", "data-chart": "memory" },
+      h("figcaption", null, AP.t("chart.memory")),
+      h("div", { class: "keys" }, list.map(function (l) {
+        return h("span", { class: "key" }, s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { class: "line c" + (names.indexOf(l.name) % 6) + (l.which ? " reserved" : ""), d: "M1 5H25" })), title(l));
+      })),
+      AP.sized(h("div", { class: "draw" }), draw));
+  };
+
+  // ---- heat maps ---------------------------------------------------------------------------------------------------
+
+  function sortedKeys(keys) {
+    return Array.from(new Set(keys)).sort(function (a, b) { return String(a).localeCompare(String(b), undefined, { numeric: true }); });
+  }
+
+  /** Two columns of ranks and a figure as a grid; several rows of one cell are added up or averaged. */
+  AP.heatView = function (table, rowName, columnName, figure, options) {
+    const a = AP.column(table, rowName), b = AP.column(table, columnName);
+    if (!a || !b || !figure) return null;
+    const cells = {}, rows = [], columns = [];
+    for (let i = 0; i < table.rows; i++) {
+      const r = a.get(i), c = b.get(i), v = figure.get(i);
+      if (r === null || c === null || typeof v !== "number") continue;
+      rows.push(r);
+      columns.push(c);
+      const cell = cells[r + "|" + c] = cells[r + "|" + c] || { sum: 0, n: 0 };
+      cell.sum += v;
+      cell.n++;
+    }
+    const rowKeys = sortedKeys(rows), columnKeys = sortedKeys(columns);
+    if (!rowKeys.length || rowKeys.length * columnKeys.length > 4096 || rowKeys.length * columnKeys.length < 2) return null;
+    const value = function (r, c) {
+      const cell = cells[r + "|" + c];
+      return cell ? (options.mean ? cell.sum / cell.n : cell.sum) : null;
+    };
+    return grid(rowKeys, columnKeys, value, Object.assign({ unit: figure.unit, name: function (k) { return String(k); } }, options));
+  };
+
+  function grid(rowKeys, columnKeys, value, options) {
+    let top = 0;
+    rowKeys.forEach(function (r) { columnKeys.forEach(function (c) { top = Math.max(top, value(r, c) || 0); }); });
+    function draw(width) {
+      const left = options.left || 64;
+      const size = Math.max(9, Math.min(options.cell || 64, (width - left - 8) / columnKeys.length));
+      const high = Math.max(9, Math.min(28, size));
+      const labelled = size >= 44;
+      const head = options.slanted && size < 90 ? 84 : 22;
+      const root = s("svg", { width: Math.ceil(left + size * columnKeys.length + (options.slanted ? 60 : 8)), height: head + high * rowKeys.length + 4, role: "img", "aria-label": options.title });
+      const every = function (n, room) { return Math.max(1, Math.ceil(room / n)); };
+      columnKeys.forEach(function (c, j) {
+        if (j % every(size, 22)) return;
+        const cx = left + size * (j + 0.5);
+        root.append(s("text", options.slanted && size < 90
+          ? { class: "tick", transform: "translate(" + cx + " " + (head - 6) + ") rotate(-40)" }
+          : { class: "tick", x: cx, y: head - 7, "text-anchor": "middle" }, options.column ? options.column(c) : c));
+      });
+      rowKeys.forEach(function (r, i) {
+        if (i % every(high, 12) === 0) root.append(s("text", { class: "tick", x: left - 6, y: head + high * (i + 0.5) + 4, "text-anchor": "end" }, options.name(r)));
+        columnKeys.forEach(function (c, j) {
+          const v = value(r, c);
+          const mark = options.marked && options.marked(r, c);
+          const share = v === null ? null : (options.share ? options.share(r, c, v) : top ? v / top : 0);
+          const lines = function () { return [options.tip(r, c), q(v, options.unitOf ? options.unitOf(c) : options.unit), mark ? AP.t("ui.outlier") : null]; };
+          root.append(s("rect", {
+            class: "cell " + (options.tone || "blue") + (v === null ? " none" : "") + (mark ? " marked" : ""), x: left + size * j + 0.5, y: head + high * i + 0.5, width: size - 1, height: high - 1,
+            style: share === null ? {} : { "--share": (Math.max(0, Math.min(1, share)) * 100).toFixed(0) + "%" }, on: AP.tipped(lines),
+          }));
+          if (labelled && v !== null) root.append(s("text", { class: "cell-text" + (share > 0.55 ? " strong" : ""), x: left + size * (j + 0.5), y: head + high * (i + 0.5) + 4, "text-anchor": "middle" }, (mark ? "◆ " : "") + q(v, options.unitOf ? options.unitOf(c) : options.unit)));
+        });
+      });
+      return root;
+    }
+    return h("figure", { class: "chart", "data-chart": "heat" },
+      h("figcaption", null, options.title, options.note && h("span", { class: "muted" }, " · " + options.note)),
+      AP.sized(h("div", { class: "draw scroll" }), draw));
+  }
+
+  /** Ranks against each other: one row per rank, one column per figure of time. */
+  AP.stripView = function (table) {
+    const rank = AP.column(table, "rank");
+    if (!rank || table.rows < 2) return null;
+    const figures = table.columns.map(AP.reader).filter(function (c) { return !c.isText && ["ns", "us", "ms", "s", "ratio"].indexOf(c.unit) >= 0; });
+    if (!figures.length) return null;
+    const rows = [];
+    for (let i = 0; i < table.rows; i++) rows.push(i);
+    const stats = figures.map(function (f) {
+      const values = rows.map(f.get).filter(function (v) { return typeof v === "number"; });
+      const middle = median(values);
+      return { low: Math.min.apply(null, values), high: Math.max.apply(null, values), middle: middle, mad: median(values.map(function (v) { return Math.abs(v - middle); })), n: values.length };
+    });
+    return grid(rows, figures.map(function (f, j) { return j; }), function (i, j) {
+      const v = figures[j].get(i);
+      return typeof v === "number" ? v : null;
+    }, {
+      title: AP.t("chart.strip"), note: AP.t("chart.strip_note"), left: 76, cell: 120, slanted: true, tone: "blue",
+      name: function (i) { return AP.rankName(rank.get(i)); },
+      column: function (j) { return AP.w(figures[j].title); },
+      tip: function (i, j) { return AP.rankName(rank.get(i)) + " · " + AP.w(figures[j].title); },
+      unitOf: function (j) { return figures[j].unit; },
+      share: function (i, j, v) { return stats[j].high > stats[j].low ? (v - stats[j].low) / (stats[j].high - stats[j].low) : 0; },
+      marked: function (i, j) {
+        const d = Math.abs(figures[j].get(i) - stats[j].middle);
+        if (stats[j].n < 4 || !(d > 0.05 * Math.abs(stats[j].middle))) return false;
+        return stats[j].mad === 0 || 0.6745 * d / stats[j].mad > 3.5;
+      },
+    });
+  };
+
+  function median(values) {
+    const sorted = values.slice().sort(function (a, b) { return a - b; });
+    const n = sorted.length;
+    return n ? (sorted[(n - 1) >> 1] + sorted[n >> 1]) / 2 : 0;
+  }
+})();

@@ -1,0 +1,131 @@
+// Ranked cards: what is slow, why, the evidence, what to do, and at most how much it gives.
+(function () {
+  const h = AP.h;
+  const OPEN_CARDS = 5;
+  const MARK = { critical: "▲▲", high: "▲", medium: "◆", low: "●" };
+
+  function copyable(code) {
+    const button = h("button", { type: "button", class: "quiet copy" }, AP.t("ui.copy"));
+    button.addEventListener("click", function () { AP.copy(code, button); });
+    return h("div", { class: "code" }, h("pre", { tabindex: "0" }, h("code", null, code)), button);
+  }
+
+  function ranges(numbers) {
+    const sorted = Array.from(new Set(numbers)).sort(function (a, b) { return a - b; });
+    const runs = [];
+    for (const n of sorted) {
+      const last = runs[runs.length - 1];
+      if (last && n === last[1] + 1) last[1] = n;
+      else runs.push([n, n]);
+    }
+    return runs.map(function (r) { return r[0] === r[1] ? String(r[0]) : r[0] + "-" + r[1]; }).join(", ");
+  }
+  AP.ranges = ranges;
+
+  function evidence(finding) {
+    const clocked = finding.evidence.some(function (item) { return item.at !== null; });
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": AP.t("ui.evidence") },
+      h("table", { class: "evidence" }, h("caption", { class: "off" }, AP.t("ui.evidence")),
+        h("tbody", null, finding.evidence.map(function (item) {
+          const value = item.value === null ? AP.t("ui.unknown") : AP.format.quantity(item.value, item.unit);
+          return h("tr", null,
+            h("th", { scope: "row" }, AP.w(item.name)),
+            h("td", { class: typeof item.value === "number" ? "figure" : "word" }, value),
+            h("td", { class: "where" }, item.where),
+            clocked && h("td", { class: "figure" }, item.at === null ? "" : AP.timelineOf(item.rank)
+              ? h("button", {
+                type: "button", class: "link", title: AP.t("ui.show_in_timeline"),
+                on: { click: function () { AP.goTimeline(item.rank, item.at, item.at); } },
+              }, "+" + AP.format.quantity(item.at, "ns"))
+              : "+" + AP.format.quantity(item.at, "ns")));
+        }))));
+  }
+
+  function body(finding) {
+    const based = [
+      finding.formula && [AP.t("ui.formula") + ": ", h("code", null, finding.formula)],
+      finding.source && [AP.t("ui.source") + ": " + finding.source],
+      [AP.t("ui.row") + ": " + finding.code],
+    ].filter(Boolean);
+    const band = finding.bands.find(function (b) { return AP.timelineOf(b.rank); });
+    return h("div", { class: "card-body" },
+      h("h4", null, AP.t("ui.why")), h("p", null, AP.w(finding.cause)),
+      finding.confirm && [h("h4", null, AP.t("ui.confirm")), h("p", null, AP.w(finding.confirm))],
+      h("h4", null, AP.t("ui.evidence")), evidence(finding),
+      finding.remedies.length && [h("h4", null, AP.t("ui.remedy")), h("ol", { class: "remedies" }, finding.remedies.map(function (r) {
+        return h("li", null, AP.w(r.text), r.code && copyable(r.code));
+      }))],
+      h("p", { class: "based" }, AP.t("ui.based_on") + " — ", based.map(function (part, i) { return [i ? " · " : null, part]; })),
+      h("p", { class: "links screen" },
+        h("a", { href: "#section-" + finding.section }, AP.t("ui.go_to_section") + ": " + AP.t("section." + finding.section)),
+        band && h("button", {
+          type: "button", class: "link",
+          on: { click: function () { AP.goTimeline(band.rank, band.start, band.end); } },
+        }, AP.t("ui.show_in_timeline"))));
+  }
+
+  function head(finding, number) {
+    const said = [];
+    if (finding.ranks.length) said.push(AP.t("ui.cause_on", { ranks: ranges(finding.ranks) }));
+    if (finding.affected.length && ranges(finding.affected) !== ranges(finding.ranks)) {
+      said.push(AP.t("ui.lost_on", { ranks: ranges(finding.affected) }));
+    }
+    return [
+      h("span", { class: "number", "aria-hidden": "true" }, number),
+      h("div", { class: "card-title" },
+        h("h3", null, h("span", { class: "off" }, AP.t("ui.finding_n", { n: number }) + ": "), AP.w(finding.title)),
+        h("p", { class: "gain" }, finding.gain ? h("strong", null, AP.w(finding.gain)) : h("span", { class: "muted" }, AP.t("gain.unknown"))),
+        h("p", { class: "meta" },
+          h("span", { class: "severity" }, h("span", { "aria-hidden": "true" }, MARK[finding.severity] + " "), AP.t("severity." + finding.severity)),
+          h("span", null, finding.code), said.map(function (text) { return h("span", null, text); }))),
+    ];
+  }
+
+  function card(finding, index) {
+    const number = index + 1;
+    const id = "finding-" + number;
+    const props = { id: id, class: "card sev-" + finding.severity };
+    if (index < OPEN_CARDS) return h("article", props, h("header", null, head(finding, number)), body(finding));
+    props.open = Boolean(AP.state.open[id]);
+    props.on = { toggle: function (e) { AP.state.open[id] = e.target.open; AP.save(); } };
+    return h("details", props, h("summary", null, head(finding, number)), body(finding));
+  }
+
+  function judged(verdict) {
+    return AP.data.judged.filter(function (row) { return row.verdict === verdict; });
+  }
+
+  function judgedList(verdict, title) {
+    const rows = judged(verdict);
+    if (!rows.length) return null;
+    const id = "judged-" + verdict;
+    const several = AP.data.ranks.length > 1;
+    return h("details", {
+      class: "judged", id: id, open: Boolean(AP.state.open[id]),
+      on: { toggle: function (e) { AP.state.open[id] = e.target.open; AP.save(); } },
+    },
+    h("summary", null, AP.t(title, { count: rows.length })),
+    verdict === "clean"
+      ? h("ul", { class: "codes" }, rows.map(function (row) {
+        const part = several && row.ranks.length && row.ranks.length < AP.data.ranks.length;
+        return h("li", null, h("b", null, row.code), rule(row.code), part && h("span", { class: "muted" }, " · " + AP.t("ui.clean_part", { ranks: ranges(row.ranks) })));
+      }))
+      : h("dl", { class: "reasons" }, rows.map(function (row) {
+        return [h("dt", null, row.code, rule(row.code)), h("dd", null, row.reason ? AP.w(row.reason) : AP.t("reason.none_given"))];
+      })));
+  }
+
+  function rule(code) {
+    const title = AP.data.rules && AP.data.rules[code];
+    return title ? " " + AP.w(title) : null;
+  }
+
+  AP.findingsView = function () {
+    const findings = AP.data.findings;
+    return h("section", { id: "findings", class: "part" },
+      h("h2", null, AP.t(findings.length ? "ui.first" : "ui.first_none")),
+      findings.map(card),
+      judgedList("clean", "ui.clean_count"),
+      judgedList("not_judged", "ui.not_judged_count"));
+  };
+})();

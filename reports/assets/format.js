@@ -1,0 +1,119 @@
+// How figures are written: the same rules as units.py (a test compares both).
+(function () {
+  const THIN = "\u2009";
+
+  function grouped(text) {
+    const parts = text.split(".");
+    parts[0] = parts[0].replace(/\B(?=(\d{3})+(?!\d))/g, THIN);
+    return parts.join(".");
+  }
+
+  function significant(value, digits) {
+    digits = digits || 4;
+    if (value === 0) return "0";
+    const places = digits - 1 - Math.floor(Math.log10(Math.abs(value)));
+    let text;
+    if (places >= 0) {
+      text = value.toFixed(Math.min(places, 100));
+      if (text.indexOf(".") >= 0) text = text.replace(/0+$/, "").replace(/\.$/, "");
+    } else {
+      const step = Math.pow(10, -places);
+      text = (Math.round(value / step) * step).toFixed(0);
+    }
+    return grouped(text);
+  }
+
+  const TIME = [[1e10, 1e9, "s"], [1e6, 1e6, "ms"], [1e3, 1e3, "us"], [1, 1, "ns"]];
+  const SCALES = {
+    bytes: [[1073741824, "GiB"], [1048576, "MiB"], [1024, "KiB"], [1, "B"]],
+    bytes_per_s: [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]],
+    flops: [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1, "FLOP"]],
+    flops_per_s: [[1e12, "TFLOPS"], [1e9, "GFLOPS"], [1e6, "MFLOPS"], [1, "FLOPS"]],
+    hertz: [[1e9, "GHz"], [1e6, "MHz"], [1, "Hz"]],
+  };
+  const NS = { ns: 1, us: 1e3, ms: 1e6, s: 1e9 };
+  const PLAIN = { celsius: "°C", watt: "W", joule: "J", items_per_s: "/s" };
+
+  /** [factor, name] of the scale in which `value` reads best. */
+  function scaleOf(value, unit) {
+    const size = Math.abs(value);
+    if (unit in NS) {
+      const ns = size * NS[unit];
+      if (ns >= 1e10) return [1e9 / NS[unit], "s"];
+      for (const step of TIME.slice(1)) if (ns >= step[0] * 0.9995) return [step[1] / NS[unit], step[2]];
+      return [1 / NS[unit], "ns"];
+    }
+    const scales = SCALES[unit];
+    if (!scales) return [1, PLAIN[unit] || ""];
+    for (const step of scales) if (size >= step[0] * 0.9995) return step;
+    return scales[scales.length - 1];
+  }
+
+  function percent(value) {
+    const p = value * 100;
+    return Math.abs(p) >= 10 ? p.toFixed(0) : significant(p, 2);
+  }
+
+  function quantity(value, unit) {
+    if (value === null || value === undefined || value === "") return "—";
+    if (typeof value === "string") return value;
+    if (typeof value === "boolean") return value ? "✓" : "–";
+    if (!isFinite(value)) return "—";
+    if (unit === "ratio") return percent(value) + " %";
+    if (unit === "x") return significant(value, 3) + "x";
+    if (unit === "count" || unit === "none" || !unit) return significant(value, Number.isInteger(value) ? 12 : 4);
+    const scale = scaleOf(value, unit);
+    return significant(value / scale[0]) + " " + scale[1];
+  }
+
+  /** How a whole column is written: one scale, its unit for the head, and a function for the cells. */
+  function columnStyle(reader, rows) {
+    let top = 0;
+    let numbers = 0;
+    for (let row = 0; row < rows; row++) {
+      const value = reader.get(row);
+      if (typeof value === "number" && isFinite(value)) {
+        numbers++;
+        top = Math.max(top, Math.abs(value));
+      }
+    }
+    const figures = numbers > 0;
+    const unit = reader.unit;
+    function other(value) {
+      return typeof value === "number" ? null : value === null || value === undefined ? "—" : quantity(value, unit);
+    }
+    if (reader.clock) {
+      return { unit: "ms", figures: true, text: function (v) { return other(v) || (v / 1e6).toFixed(3); } };
+    }
+    if (unit === "ratio") {
+      return { unit: "%", figures: figures, text: function (v) { return other(v) || percent(v); } };
+    }
+    if (unit === "count") {
+      return { unit: "", figures: figures, text: function (v) { return other(v) || significant(v, 12); } };
+    }
+    if (unit === "none" || !unit) {
+      // Ids are read, not summed: no thousands marks.
+      return {
+        unit: "", figures: figures,
+        text: function (v) { return other(v) || (Number.isInteger(v) ? String(v) : significant(v, 4)); },
+      };
+    }
+    if (unit === "x") return { unit: "x", figures: figures, text: function (v) { return other(v) || significant(v, 3); } };
+    const scale = scaleOf(top, unit);
+    const places = Math.max(0, Math.min(3, 3 - Math.floor(Math.log10(Math.max(top / scale[0], 1e-9)))));
+    return {
+      unit: scale[1],
+      figures: figures,
+      text: function (v) {
+        const known = other(v);
+        if (known !== null) return known;
+        const scaled = v / scale[0];
+        // A figure that the column's decimals would squash keeps two digits of its own.
+        if (scaled !== 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return significant(scaled, 2);
+        return grouped(scaled.toFixed(places));
+      },
+    };
+  }
+
+  AP.format = { significant: significant, quantity: quantity, percent: percent, columnStyle: columnStyle, scaleOf: scaleOf };
+})();

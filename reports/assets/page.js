@@ -1,0 +1,166 @@
+// The page as a whole: head, navigation, verdict, tiles, and what happens on a key, a hash or a print.
+(function () {
+  const h = AP.h;
+  const root = document.documentElement;
+  const app = document.getElementById("app");
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function applyTheme(printing) {
+    const chosen = AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme;
+    root.setAttribute("data-theme", printing ? "light" : chosen);
+    AP.redrawTimeline();
+  }
+
+  function choice(label, values, chosen, act) {
+    return h("div", { class: "switch", role: "group", "aria-label": label }, values.map(function (v) {
+      return h("button", { type: "button", "aria-pressed": v[0] === chosen ? "true" : "false", lang: v[2], "data-value": v[0], on: { click: function () { act(v[0]); } } }, v[1]);
+    }));
+  }
+
+  function top() {
+    return h("header", { class: "top" },
+      h("a", { class: "brand", href: "#verdict" }, "ascend-perf"),
+      h("span", { class: "label", title: AP.data.label }, AP.data.label),
+      h("div", { class: "controls screen" },
+        choice(AP.t("ui.language"), [["en", "English", "en"], ["zh", "中文", "zh-CN"]], AP.state.lang, function (lang) {
+          AP.state.lang = lang;
+          AP.save();
+          AP.render();
+          app.querySelector("[data-value='" + lang + "']").focus({ preventScroll: true });
+        }),
+        h("label", { class: "theme" }, h("span", { class: "off" }, AP.t("ui.theme")),
+          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(false); } } },
+            ["auto", "light", "dark"].map(function (t) { return h("option", { value: t, selected: t === AP.state.theme }, AP.t("ui.theme_" + t)); })))));
+  }
+
+  function entries() {
+    return [["verdict", AP.t("ui.top"), null], ["where", AP.t("ui.where"), null], ["findings", AP.t("ui.first"), null]]
+      .filter(function (e) { return e[0] !== "where" || AP.data.bars.length; })
+      .concat(AP.data.sections.map(function (s) { return ["section-" + s.key, AP.t("section." + s.key), s]; }));
+  }
+
+  function nav() {
+    const list = entries();
+    return h("nav", { class: "side screen", "aria-label": AP.t("ui.sections") },
+      h("label", { class: "jump" }, h("span", { class: "off" }, AP.t("ui.jump")),
+        h("select", { on: { change: function (e) { location.hash = e.target.value; } } },
+          list.map(function (e) {
+            const mark = e[2] ? { finding: "● ", clean: "✓ ", no_data: "– ", failed: "! ", info: "" }[e[2].standing] : "";
+            return h("option", { value: e[0] }, mark + e[1]);
+          }))),
+      h("ol", null, list.map(function (e) {
+        return h("li", { class: e[2] ? null : "lead" }, h("a", { href: "#" + e[0] }, e[2] ? AP.standing(e[2]) : null, e[1]));
+      })));
+  }
+
+  function verdict() {
+    const v = AP.data.verdict;
+    const first = AP.data.findings[0];
+    return h("section", { id: "verdict", class: "verdict" + (first ? " sev-" + first.severity : "") },
+      h("p", { class: "badges" },
+        h("span", { class: "badge " + AP.data.origin }, AP.t("origin." + AP.data.origin)),
+        h("span", { class: "muted" }, AP.data.generator)),
+      h("h1", null, AP.w(v.lead), " ", h("strong", null, AP.w(v.main))),
+      v.gain ? h("p", { class: "gain" }, h("strong", null, AP.w(v.gain)), first ? [" — ", h("a", { href: "#finding-1" }, AP.t("ui.why") + " · " + AP.t("ui.remedy"))] : null) : null,
+      h("dl", { class: "facts" }, AP.data.facts.map(function (f) { return h("div", null, h("dt", null, AP.w(f[0])), h("dd", null, AP.w(f[1]))); })));
+  }
+
+  function tile(t) {
+    const state = AP.has("tile.state_" + t.state) ? AP.t("tile.state_" + t.state) : null;
+    const range = t.healthy ? AP.t("tile.healthy", { low: AP.format.quantity(t.healthy[0], "ratio"), high: AP.format.quantity(t.healthy[1], "ratio") }) : null;
+    return h("div", { class: "tile t-" + t.state, tabindex: "0", on: AP.tipped(function () { return [AP.w(t.label), AP.w(t.hint), range, state]; }) },
+      h("div", { class: "tile-label" }, AP.w(t.label)),
+      h("div", { class: "tile-value" }, AP.w(t.value)),
+      t.share !== null ? h("div", { class: "gauge", role: "img", "aria-label": [range, state].filter(Boolean).join("; ") },
+        t.healthy && h("span", { class: "healthy", style: { left: t.healthy[0] * 100 + "%", width: (t.healthy[1] - t.healthy[0]) * 100 + "%" } }),
+        h("span", { class: "level", style: { width: (t.share * 100).toFixed(1) + "%" } })) : null,
+      h("div", { class: "tile-note" }, AP.w(t.note)),
+      h("p", { class: "off" }, AP.w(t.hint)));
+  }
+
+  AP.chooseRank = function (rank) {
+    AP.state.rank = rank;
+    AP.save();
+    AP.render();
+  };
+
+  let watcher = null;
+  AP.render = function () {
+    AP.tip(null);
+    AP.forgetTimeline();
+    const y = window.scrollY;
+    const held = app.offsetHeight;
+    root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";
+    document.title = AP.w(AP.data.verdict.main) + (AP.data.label ? " · " + AP.data.label : "") + " · ascend-perf";
+    // Charts get their height a frame later; holding it keeps the reader's place.
+    app.style.minHeight = held + "px";
+    app.replaceChildren(
+      h("a", { class: "skip", href: "#verdict" }, AP.t("ui.skip")),
+      top(),
+      h("div", { class: "frame" }, nav(),
+        h("main", { id: "main" },
+          verdict(),
+          h("section", { id: "tiles", class: "tiles" }, AP.data.tiles.map(tile)),
+          AP.barsView(),
+          AP.findingsView(),
+          AP.data.sections.map(AP.sectionView))));
+    window.scrollTo(0, y);
+    setTimeout(function () { app.style.minHeight = ""; }, 400);
+    applyTheme(false);
+    watch();
+  };
+
+  /** Mark the section being read in the navigation. */
+  function watch() {
+    if (watcher) watcher.disconnect();
+    const links = {};
+    app.querySelectorAll("nav.side a").forEach(function (a) { links[a.getAttribute("href").slice(1)] = a; });
+    const jump = app.querySelector(".jump select");
+    const seen = new Set();
+    watcher = new IntersectionObserver(function (list) {
+      list.forEach(function (e) { if (e.isIntersecting) seen.add(e.target.id); else seen.delete(e.target.id); });
+      const now = Object.keys(links).find(function (id) { return seen.has(id); });
+      if (!now) return;
+      Object.keys(links).forEach(function (id) {
+        if (id === now) links[id].setAttribute("aria-current", "true");
+        else links[id].removeAttribute("aria-current");
+      });
+      jump.value = now;
+    }, { rootMargin: "-90px 0px -60% 0px" });
+    Object.keys(links).forEach(function (id) {
+      const node = document.getElementById(id);
+      if (node) watcher.observe(node);
+    });
+  }
+
+  function follow() {
+    const id = decodeURIComponent(location.hash.slice(1));
+    const node = id && document.getElementById(id);
+    if (!node) return;
+    if (node.tagName === "DETAILS") node.open = true;
+    node.scrollIntoView();
+    if (!node.hasAttribute("tabindex")) node.setAttribute("tabindex", "-1");
+    node.focus({ preventScroll: true });
+  }
+
+  let folded = null;
+  window.addEventListener("beforeprint", function () {
+    folded = Array.from(document.querySelectorAll("details:not([open])"));
+    folded.forEach(function (d) { d.open = true; });
+    document.querySelectorAll("figure.table").forEach(function (f) { f.unfold(); });
+    applyTheme(true);
+  });
+  window.addEventListener("afterprint", function () {
+    (folded || []).forEach(function (d) { d.open = false; });
+    folded = null;
+    document.querySelectorAll("figure.table").forEach(function (f) { f.fold(); });
+    applyTheme(false);
+  });
+  dark.addEventListener("change", function () { applyTheme(false); });
+  window.addEventListener("hashchange", follow);
+  window.addEventListener("scroll", function () { AP.tip(null); }, { passive: true });
+  window.addEventListener("keydown", function (e) { if (e.key === "Escape") AP.tip(null); });
+
+  AP.render();
+  if (location.hash) requestAnimationFrame(function () { requestAnimationFrame(follow); });
+})();

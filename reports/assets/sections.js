@@ -1,0 +1,134 @@
+// The sections below the cards: which charts and tables each one shows.
+(function () {
+  const h = AP.h;
+
+  function byUnit(table, unit) {
+    const column = table && table.columns.find(function (c) { return c.unit === unit; });
+    return column ? AP.reader(column) : null;
+  }
+
+  const CHARTS = {
+    timeline: function () { return [AP.table("timeline") && AP.timelineView(AP.table("timeline"))]; },
+    mac: function () { return [AP.table("roofline") && AP.rooflineView(AP.table("roofline"), AP.table("roofs"))]; },
+    memory: function () { return [AP.table("memory-timeline") && AP.memoryView(AP.table("memory-timeline"))]; },
+    communication: function () {
+      const waits = AP.table("comm-waits");
+      const links = AP.table("comm-links");
+      return [
+        waits && AP.heatView(waits, "waiter", "peer", AP.column(waits, "wait_ns") || byUnit(waits, "ns"), {
+          title: AP.t("chart.waits"), note: AP.t("chart.waits_axis"), tone: "orange",
+          tip: function (r, c) { return r + " ← " + c; },
+        }),
+        links && AP.heatView(links, "src", "dst", byUnit(links, "bytes_per_s"), {
+          title: AP.t("chart.links"), note: AP.t("chart.links_axis"), tone: "teal", mean: true,
+          tip: function (r, c) { return r + " → " + c; },
+        }),
+      ];
+    },
+    ranks: function () { return [AP.table("ranks") && AP.stripView(AP.table("ranks"))]; },
+  };
+
+  // Drawn as charts alone; their rows say nothing beside the picture.
+  const NOT_AS_TABLE = ["timeline", "memory-timeline"];
+
+  function stepsTable(tables) {
+    // One table over all ranks: the rank becomes its first column.
+    const all = tables.filter(function (t) { return t.name === "steps"; });
+    if (all.length < 2) return null;
+    const names = all[0].columns.map(function (c) { return c.name; });
+    if (!all.every(function (t) { return t.columns.map(function (c) { return c.name; }).join() === names.join(); })) return null;
+    const merged = { name: "steps", title: all[0].title, note: all[0].note, rows: 0, rank: null, scope: "job", columns: [] };
+    const ranks = [];
+    all.forEach(function (t) {
+      merged.rows += t.rows;
+      for (let i = 0; i < t.rows; i++) ranks.push(t.rank);
+    });
+    merged.columns.push({ name: "rank", title: AP.t("ui.rank"), unit: "none", data: ranks });
+    all[0].columns.forEach(function (column, i) {
+      const made = { name: column.name, title: column.title, unit: column.unit };
+      if (all.some(function (t) { return t.columns[i].codes; })) {
+        made.texts = [];
+        made.codes = [];
+        all.forEach(function (t) {
+          const reader = AP.reader(t.columns[i]);
+          for (let r = 0; r < t.rows; r++) {
+            const value = reader.get(r);
+            const text = value === null || value === undefined ? null : String(value);
+            if (text !== null && made.texts.indexOf(text) < 0) made.texts.push(text);
+            made.codes.push(text === null ? -1 : made.texts.indexOf(text));
+          }
+        });
+      } else made.data = [].concat.apply([], all.map(function (t) { return t.columns[i].data; }));
+      merged.columns.push(made);
+    });
+    return merged;
+  }
+
+  function standing(section) {
+    return h("span", { class: "dot d-" + section.standing, role: "img", "aria-label": AP.t("standing." + section.standing), title: AP.t("standing." + section.standing) });
+  }
+  AP.standing = standing;
+
+  function reasons(section) {
+    if (!section.reasons.length) return null;
+    const failed = section.reasons.some(function (r) { return r.status === "failed"; });
+    const seen = {};
+    section.reasons.forEach(function (r) {
+      const text = (r.analyzer ? r.analyzer + ": " : "") + AP.w(r.text);
+      (seen[text] = seen[text] || []).push(r.rank);
+    });
+    return h("div", { class: "reason" + (failed ? " failed" : "") },
+      h("strong", null, AP.t(failed ? "ui.failed" : "ui.not_in_data")),
+      h("ul", null, Object.keys(seen).map(function (text) {
+        const ranks = seen[text].filter(function (r) { return r !== null; });
+        const all = ranks.length === AP.data.ranks.length;
+        return h("li", null, text, ranks.length && !all ? h("span", { class: "muted" }, " (" + AP.t("ui.rank_n", { rank: AP.ranges(ranks) }) + ")") : null);
+      })));
+  }
+
+  function rankChoice(tables) {
+    const ranks = AP.data.ranks.filter(function (rank) { return tables.some(function (t) { return t.scope === "rank" && t.rank === rank; }); });
+    if (ranks.length < 2) return null;
+    return h("label", { class: "choice screen" }, AP.t("ui.rank") + " ",
+      h("select", { on: { change: function (e) { AP.chooseRank(ranks[e.target.selectedIndex]); } } },
+        ranks.map(function (rank) { return h("option", { selected: rank === AP.state.rank }, rank === null ? AP.t("ui.rank_unknown") : rank); })));
+  }
+
+  function method() {
+    return ["steps", "bounds", "severity", "waits", "roofline", "unknown", "origin", "privacy"].map(function (name) {
+      return [h("h3", null, AP.t("method." + name + "_title")), h("p", null, AP.t("method." + name))];
+    });
+  }
+
+  function cuts(section) {
+    const cut = AP.data.cut.filter(function (c) { return c.section === section.key; });
+    return cut.length ? h("ul", { class: "note" }, cut.slice(0, 20).map(function (c) { return h("li", null, AP.w(c.text)); })) : null;
+  }
+
+  AP.sectionView = function (section) {
+    const mine = AP.data.tables.filter(function (t) { return t.section === section.key; });
+    const merged = section.key === "steps" ? stepsTable(mine) : null;
+    const seen = mine.filter(function (t) { return t.scope === "job" || t.rank === AP.state.rank; });
+    const charts = CHARTS[section.key] ? CHARTS[section.key]().filter(Boolean) : [];
+    const drawn = charts.length > 0;
+    const several = AP.data.ranks.length > 1;
+    const tables = (merged ? [merged] : []).concat(seen.filter(function (t) {
+      if (merged && t.name === "steps") return false;
+      return !(drawn && NOT_AS_TABLE.indexOf(t.name) >= 0) && t.name !== "step-bar";
+    }));
+    const shifting = mine.filter(function (t) { return !(merged && t.name === "steps") && t.name !== "step-bar"; });
+    return h("section", { id: "section-" + section.key, class: "part", "data-section": section.key },
+      h("div", { class: "section-head" }, h("h2", null, standing(section), AP.t("section." + section.key)), rankChoice(shifting)),
+      section.findings.length ? h("ul", { class: "refs" }, section.findings.map(function (n) {
+        const finding = AP.data.findings[n - 1];
+        return h("li", null, h("a", { href: "#finding-" + n, class: "sev-" + finding.severity }, h("span", { class: "n" }, n), AP.w(finding.title)));
+      })) : null,
+      reasons(section),
+      charts,
+      tables.map(function (t) {
+        return AP.tableView(t, section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
+      }),
+      cuts(section),
+      section.key === "method" ? method() : null);
+  };
+})();

@@ -1,0 +1,175 @@
+// Tables: sort, search, sticky head, unit in the head, figures right-aligned with a bar behind, copy as CSV.
+(function () {
+  const h = AP.h;
+  const FIRST_ROWS = 12;
+  const MOST_ROWS = 2000; // More rows than this in the document make the browser slow; searching narrows them down.
+
+  function compare(a, b) {
+    if (typeof a === "number" && typeof b === "number") return a - b;
+    return String(a).localeCompare(String(b), undefined, { numeric: true });
+  }
+
+  /** Row numbers of a table after search and sort. Unknown comes last either way. */
+  function arranged(columns, rows, state) {
+    let order = [];
+    const wanted = (state.query || "").toLowerCase();
+    for (let row = 0; row < rows; row++) {
+      const fits = !wanted || columns.some(function (c) {
+        const value = c.reader.get(row);
+        if (value === null || value === undefined) return false;
+        return (typeof value === "string" ? value : c.style.text(value)).toLowerCase().indexOf(wanted) >= 0;
+      });
+      if (fits) order.push(row);
+    }
+    const by = columns.find(function (c) { return c.reader.name === state.sort; });
+    if (by) {
+      const sign = state.down ? -1 : 1;
+      order.sort(function (a, b) {
+        const x = by.reader.get(a);
+        const y = by.reader.get(b);
+        const noX = x === null || x === undefined;
+        const noY = y === null || y === undefined;
+        if (noX || noY) return noX - noY || a - b;
+        return sign * compare(x, y) || a - b;
+      });
+    }
+    return order;
+  }
+
+  /** Bars stand behind ratios (against 1) and behind the first amount of time (against the largest). */
+  function barScale(columns, rows) {
+    const scales = {};
+    let timed = false;
+    for (const c of columns) {
+      if (!c.style.figures || c.reader.clock) continue;
+      if (c.reader.unit === "ratio") scales[c.reader.name] = 1;
+      else if (!timed && ["ns", "us", "ms", "s"].indexOf(c.reader.unit) >= 0) {
+        timed = true;
+        let top = 0;
+        for (let row = 0; row < rows; row++) top = Math.max(top, c.reader.get(row) || 0);
+        if (top > 0 && rows > 1) scales[c.reader.name] = top;
+      }
+    }
+    return scales;
+  }
+
+  function csv(columns, order) {
+    function cell(text) {
+      // A spreadsheet would run a cell that starts like a formula.
+      if (/^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+(e-?\d+)?$/.test(text)) text = "'" + text;
+      return /[",\n\r]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
+    }
+    const lines = [columns.map(function (c) { return cell(c.reader.name); }).join(",")];
+    for (const row of order) {
+      lines.push(columns.map(function (c) {
+        const value = c.reader.get(row);
+        return value === null || value === undefined ? "" : cell(String(value));
+      }).join(","));
+    }
+    return lines.join("\n") + "\n";
+  }
+
+  /** The element of an embedded table. `id` keeps its state; `onRow(row)` makes rows selectable. */
+  AP.tableView = function (table, id, options) {
+    options = options || {};
+    const state = AP.state.tables[id] || (AP.state.tables[id] = { sort: null, down: false, query: "", all: false });
+    const hidden = options.hide || [];
+    const columns = table.columns
+      .filter(function (c) { return hidden.indexOf(c.name) < 0; })
+      .map(function (c) {
+        const reader = AP.reader(c);
+        return { reader: reader, style: AP.format.columnStyle(reader, table.rows) };
+      });
+    const bars = barScale(columns, table.rows);
+    const body = h("tbody");
+    const count = h("span", { class: "count", "aria-live": "polite" });
+    const more = h("button", { class: "quiet more", type: "button" });
+    const heads = columns.map(function (c) {
+      const label = [AP.w(c.reader.title), c.style.unit ? h("span", { class: "unit" }, " " + c.style.unit) : null];
+      const button = h("button", {
+        type: "button", class: "head", title: AP.t("ui.sort_hint"),
+        on: {
+          click: function () {
+            const first = c.style.figures && !c.reader.clock;
+            if (state.sort !== c.reader.name) Object.assign(state, { sort: c.reader.name, down: first });
+            else state.down = !state.down;
+            AP.save();
+            draw();
+          },
+        },
+      }, label, h("span", { class: "arrow", "aria-hidden": "true" }));
+      return h("th", { scope: "col", class: c.style.figures ? "figure" : null }, button);
+    });
+
+    function draw() {
+      const order = arranged(columns, table.rows, state);
+      const limit = state.all ? MOST_ROWS : FIRST_ROWS;
+      heads.forEach(function (head, i) {
+        const sorted = columns[i].reader.name === state.sort;
+        head.setAttribute("aria-sort", sorted ? (state.down ? "descending" : "ascending") : "none");
+      });
+      body.replaceChildren.apply(body, order.slice(0, limit).map(function (row) {
+        return h("tr", null, columns.map(function (c, i) { return cellOf(c, row, i); }));
+      }));
+      if (!order.length) body.append(h("tr", null, h("td", { colspan: columns.length, class: "empty" }, AP.t("ui.no_match"))));
+      const shown = Math.min(limit, order.length);
+      count.textContent = shown < table.rows ? AP.t("ui.rows", { shown: shown, count: AP.format.significant(table.rows, 12) }) : "";
+      more.hidden = order.length <= FIRST_ROWS;
+      more.textContent = state.all ? AP.t("ui.fewer_rows") : AP.t("ui.all_rows", { count: AP.format.significant(Math.min(order.length, MOST_ROWS), 12) });
+    }
+
+    function cellOf(c, row, i) {
+      const value = c.reader.get(row);
+      const unknown = value === null || value === undefined || value === "";
+      const props = { class: (c.style.figures ? "figure" : "word") + (unknown ? " unknown" : "") };
+      if (unknown) props.title = AP.t("ui.unknown");
+      let content = c.style.text(value);
+      if (!c.style.figures && content.length > 60) {
+        props.title = content;
+        content = h("span", { class: "clamp" }, content);
+      }
+      if (bars[c.reader.name] && typeof value === "number") {
+        const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
+        props.style = { "--fill": (share * 100).toFixed(1) + "%" };
+        props.class += " filled";
+      }
+      if (i === 0 && options.onRow && options.selectable(row)) {
+        content = h("button", { type: "button", class: "link", on: { click: function () { options.onRow(row); } } }, content);
+      }
+      return h("td", props, content);
+    }
+
+    more.addEventListener("click", function () {
+      state.all = !state.all;
+      AP.save();
+      draw();
+    });
+    const search = table.rows > FIRST_ROWS && h("input", {
+      type: "search", placeholder: AP.t("ui.search"), "aria-label": AP.t("ui.search") + ": " + AP.w(table.title), value: state.query,
+      on: { input: function (e) { state.query = e.target.value; AP.save(); draw(); } },
+    });
+    const copy = h("button", {
+      type: "button", class: "quiet",
+      on: { click: function (e) { AP.copy(csv(columns, arranged(columns, table.rows, state)), e.currentTarget); } },
+    }, AP.t("ui.copy_csv"));
+    draw();
+    const name = AP.w(table.title);
+    const figure = h("figure", { class: "table", "data-table": table.name },
+      h("div", { class: "table-head" },
+        h("h3", null, name, options.rank !== undefined ? h("span", { class: "of" }, " · " + AP.rankName(options.rank)) : null),
+        h("div", { class: "tools" }, search, copy)),
+      table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
+        h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body)),
+      h("div", { class: "table-foot" }, count, more));
+    // Paper cannot be clicked: all rows within reason are there when printing.
+    figure.unfold = function () {
+      const before = state.all;
+      state.all = table.rows <= 500;
+      draw();
+      state.all = before;
+    };
+    figure.fold = draw;
+    return figure;
+  };
+})();

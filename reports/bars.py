@@ -1,0 +1,131 @@
+"""The stacked bar "where the step goes", one per rank: parts that add up to the step exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final, Literal
+
+from ascend_perf.model.finding import ResultTable, Words
+from ascend_perf.reports.catalogue import phrase, words
+from ascend_perf.reports.payload import Payload, RankSummary, finite
+
+Kind = Literal["computing", "wait", "transfer", "copy", "idle", "host", "other"]
+
+MODIFIED_Z_LIMIT: Final = 3.5
+"""Ranks beyond this are marked. Source: Iglewicz and Hoaglin (1993), as in XProf's test for odd hosts."""
+Z_FACTOR: Final = 0.6745
+"""Scales the median absolute deviation to a standard deviation. Source: as above."""
+MIN_DEVIATION_RATIO: Final = 0.05
+"""A rank within 5 % of the median is never marked, however small the spread. Source: N-05."""
+
+_SECTION: Final[dict[Kind, str]] = {
+    "computing": "operators",
+    "wait": "communication",
+    "transfer": "communication",
+    "copy": "dma",
+    "idle": "host",
+    "host": "host",
+    "other": "steps",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One piece of a bar."""
+
+    key: str
+    label: Words
+    kind: Kind
+    time_ns: float
+
+    @property
+    def section(self) -> str:
+        """Section that explains this part."""
+        return _SECTION[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """The step of one rank. `is_outlier` marks a rank whose computing time differs from the others."""
+
+    rank: int | None
+    parts: tuple[Part, ...]
+    is_outlier: bool = False
+
+    @property
+    def total_ns(self) -> float:
+        """Sum of the parts."""
+        return sum(part.time_ns for part in self.parts)
+
+    def kind_ns(self, kind: Kind) -> float:
+        """Time of all parts of one kind."""
+        return sum(part.time_ns for part in self.parts if part.kind == kind)
+
+
+def bars(payload: Payload) -> tuple[Bar, ...]:
+    """A bar per rank whose step is known, from the table `step-bar`, else from the step figures."""
+    by_rank = {rank: bar for rank, table in payload.tables("step-bar") if (bar := _from_table(rank, table))}
+    made = [by_rank.get(rank.rank) or _from_steps(rank) for rank in payload.ranks]
+    return _marked([bar for bar in made if bar is not None])
+
+
+def kind_of(component: str) -> Kind:
+    """What a component of `step-bar` is about, by its name."""
+    name = component.lower().replace("_", " ").replace("-", " ")
+    if "comm" in name or "bubble" in name:
+        return "wait" if "wait" in name or "bubble" in name or "sync" in name else "transfer"
+    if any(word in name for word in ("copy", "copies", "memcpy", "h2d", "d2h", "d2d")):
+        return "copy"
+    if any(word in name for word in ("cube", "vector", "aicpu", "ai cpu", "compute", "computing", "dsa", "mix", "kernel", "gpu")):
+        return "computing"
+    return "idle"
+
+
+def _from_table(rank: int | None, table: ResultTable) -> Bar | None:
+    try:
+        names, times = table.column("component"), table.column("time_ns")
+    except KeyError:
+        return None
+    parts = []
+    for name, time in zip(names, times, strict=True):
+        known = finite(time) if isinstance(time, int | float) else None
+        if isinstance(name, str) and known is not None and known > 0:
+            parts.append(Part(key=name, label=phrase(name), kind=kind_of(name), time_ns=known))
+    order: tuple[Kind, ...] = ("computing", "transfer", "wait", "copy", "host", "idle", "other")
+    parts.sort(key=lambda part: order.index(part.kind))
+    return Bar(rank=rank, parts=tuple(parts)) if parts else None
+
+
+def _from_steps(rank: RankSummary) -> Bar | None:
+    """Means over the steps of a rank; computing + exposed communication + free is the step (plus its bubble)."""
+    known = [s for s in rank.steps if None not in (s.computing_us, s.communication_not_overlapped_us, s.free_us)]
+    if not known:
+        return None
+    parts: list[Part] = []
+
+    def add(key: str, kind: Kind, total_us: float) -> None:
+        if total_us > 0:
+            parts.append(Part(key=key, label=words(f"bar.{key}"), kind=kind, time_ns=total_us * 1000 / len(known)))
+
+    bubble = sum(step.bubble_us or 0 for step in known)
+    add("computing", "computing", sum(step.computing_us or 0 for step in known))
+    add("exposed", "transfer", sum(step.communication_not_overlapped_us or 0 for step in known) - bubble)
+    add("bubble", "wait", bubble)
+    add("free", "idle", sum(step.free_us or 0 for step in known))
+    return Bar(rank=rank.rank, parts=tuple(parts)) if parts else None
+
+
+def _marked(made: list[Bar]) -> tuple[Bar, ...]:
+    """Bars with outliers in computing time marked (from four ranks on, below that a median says little)."""
+    times = [bar.kind_ns("computing") for bar in made]
+    if len(times) < 4:
+        return tuple(made)
+    middle = median(times)
+    deviation = median(abs(time - middle) for time in times)
+    marked = []
+    for bar, time in zip(made, times, strict=True):
+        score = Z_FACTOR * abs(time - middle) / deviation if deviation else float("inf")
+        far = abs(time - middle) > MIN_DEVIATION_RATIO * middle
+        marked.append(replace(bar, is_outlier=far and score > MODIFIED_Z_LIMIT))
+    return tuple(marked)

@@ -1,0 +1,68 @@
+"""`report.html`: one file that needs nothing else. The page is drawn by small scripts from the embedded document."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from ascend_perf.reports.page import page
+from ascend_perf.reports.payload import Payload
+from ascend_perf.reports.texts import said, script_json
+from ascend_perf.reports.verdict import verdict
+
+SCRIPTS: Final = (
+    "core.js", "format.js", "table.js", "charts.js", "timeline.js", "findings.js", "sections.js", "page.js"
+)  # fmt: skip
+"""Modules of the page in the order in which they are run; each adds to the global `AP`."""
+
+
+def write_html(payload: Payload, path: Path) -> None:
+    """Write the page. An existing file is replaced; whether that is wanted, the caller has asked."""
+    path.write_text(render(payload), "utf-8", newline="\n")
+
+
+def render(payload: Payload) -> str:
+    """The page as text."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.from_string(_part("templates", "report.html.j2"))
+    style = _part("assets", "report.css")
+    script = "\n".join(_part("assets", name) for name in SCRIPTS)
+    document = json.dumps(page(payload), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    answer = verdict(payload)
+    lang = payload.lang
+    return template.render(
+        lang="zh-CN" if lang == "zh" else "en",
+        label=payload.label,
+        lead=said(answer.lead, lang),
+        main=said(answer.main, lang),
+        findings=[said(finding.title, lang) for finding in payload.findings],
+        style=style,
+        script=script,
+        policy=_policy(script),
+        document=script_json(document),
+    )
+
+
+def _part(folder: str, name: str) -> str:
+    return (files("ascend_perf.reports") / folder / name).read_text("utf-8")
+
+
+def _policy(script: str) -> str:
+    """Content security policy: nothing is fetched, and only our own script runs, whatever a trace has in its names."""
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )

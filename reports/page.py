@@ -1,0 +1,303 @@
+"""The document that is embedded in `report.html`: columns with interned text, both languages, times from the step's start.
+
+JavaScript numbers hold integers up to 2^53 only, and time stamps in ns since 1970 are beyond that: absolute times become
+offsets from the rank's origin here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ascend_perf.model.finding import Cell, Evidence, Finding, ResultColumn, ResultTable, Words
+from ascend_perf.reports.bars import Bar, bars
+from ascend_perf.reports.catalogue import catalogue, phrase, words
+from ascend_perf.reports.judged import judged_rows
+from ascend_perf.reports.payload import Payload, finite
+from ascend_perf.reports.quality import quality_tables
+from ascend_perf.reports.sections import Placed, Section, section_of, sections
+from ascend_perf.reports.texts import pair, safe
+from ascend_perf.reports.verdict import Tile, facts, gain, spread, tiles, verdict
+
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+
+PAGE_SCHEMA: Final = 1
+"""Version of the embedded document; private to the page."""
+
+BUDGET_BYTES: Final = 4_500_000
+"""Tables are thinned until their JSON fits: the file must stay under 6 MB with scripts and room to spare."""
+
+TIMELINES: Final = 4
+"""Ranks whose timeline is embedded: those of the first findings, then the lowest."""
+
+SAFE_INTEGER: Final = 2**53 - 1
+
+_CLOCK_COLUMNS: Final = frozenset({("memory-timeline", "time_ns"), ("memory-peaks", "time_ns")})
+"""Columns on the trace's clock that are not called `start_ns` or `end_ns`."""
+
+_NAME_COLUMNS: Final = frozenset({"name", "op", "op_type", "api", "path", "where", "shapes", "group"})
+"""Columns whose text comes from the trace and is never a phrase of ours."""
+
+
+def page(payload: Payload) -> dict[str, Json]:
+    """Everything that the page draws."""
+    origins = {rank.rank: rank.origin_ns for rank in payload.ranks}
+    span = spread(payload.figures("span_us"))
+    said = verdict(payload)
+    made = sections(payload)
+    tables, cut = _tables(payload, made, origins)
+    return {
+        "schema": PAGE_SCHEMA,
+        "lang": payload.lang,
+        "id": _identity(payload),
+        "label": safe(payload.label),
+        "generator": f"ascend-perf {payload.version}",
+        "origin": payload.data_origin,
+        "words": {"en": dict(catalogue("en")), "zh": dict(catalogue("zh"))},
+        "verdict": {"lead": pair(said.lead), "main": pair(said.main), "gain": _pair(said.gain)},
+        "facts": [[pair(fact.label), pair(fact.value)] for fact in facts(payload)],
+        "tiles": [_tile(tile) for tile in tiles(payload)],
+        "bars": [_bar(bar) for bar in bars(payload)],
+        "ranks": [rank.rank for rank in payload.ranks],
+        "focus": _focus(payload),
+        "findings": [
+            _finding(finding, origins, gain(finding, span.middle if span else None)) for finding in payload.findings
+        ],
+        "rules": {code: pair(title) for code, title in payload.rules.items()},
+        "judged": [
+            {"code": row.code, "verdict": row.verdict, "reason": _pair(row.reason), "ranks": row.ranks, "analyzer": row.analyzer}
+            for row in judged_rows(payload)
+        ],
+        "sections": [_section(section) for section in made],
+        "tables": tables,
+        "cut": cut,
+    }  # fmt: skip
+
+
+def _pair(text: Words | None) -> Json:
+    return None if text is None else _listed(pair(text))
+
+
+def _listed(text: str | list[str]) -> Json:
+    return text if isinstance(text, str) else list(text)
+
+
+def _identity(payload: Payload) -> str:
+    """A short id of the content, so that the page's remembered state is its own."""
+    text = repr([(f.code, f.title.en) for f in payload.findings]) + payload.label
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _tile(tile: Tile) -> Json:
+    return {
+        "key": tile.key,
+        "label": pair(tile.label),
+        "value": pair(tile.value),
+        "note": pair(tile.note),
+        "hint": pair(tile.hint),
+        "share": finite(tile.share_ratio),
+        "healthy": None if tile.healthy is None else list(tile.healthy),
+        "state": tile.state,
+    }
+
+
+def _bar(bar: Bar) -> Json:
+    return {
+        "rank": bar.rank,
+        "total_ns": finite(bar.total_ns),
+        "outlier": bar.is_outlier,
+        "parts": [
+            {"key": part.key, "label": pair(part.label), "kind": part.kind, "ns": finite(part.time_ns), "section": part.section}
+            for part in bar.parts
+        ],
+    }  # fmt: skip
+
+
+def _focus(payload: Payload) -> int | None:
+    """The rank that the page shows first: one that the first finding is about and that has a trace."""
+    seen = [rank.rank for rank in payload.ranks]
+    for finding in payload.findings[:1]:
+        for rank in (*finding.affected_ranks, *finding.ranks):
+            if rank in seen:
+                return rank
+    return seen[0] if seen else None
+
+
+def _finding(finding: Finding, origins: Mapping[int | None, int | None], bound: Words | None) -> Json:
+    about = [rank for rank in (*finding.affected_ranks, *finding.ranks) if origins.get(rank) is not None]
+    home = about[0] if about else next((rank for rank, origin in origins.items() if origin is not None), None)
+    return {
+        "code": finding.code,
+        "section": section_of(finding.analyzer),
+        "analyzer": finding.analyzer,
+        "severity": finding.severity.value,
+        "title": pair(finding.title),
+        "cause": pair(finding.cause),
+        "confirm": _pair(finding.confirm),
+        "gain": _pair(bound),
+        "share": finite(finding.share_ratio),
+        "ranks": list(finding.ranks),
+        "affected": list(finding.affected_ranks),
+        "evidence": [_evidence(item, home, origins.get(home)) for item in finding.evidence],
+        "remedies": [{"text": pair(item.text), "code": safe(item.code)} for item in finding.remedies],
+        "formula": safe(finding.formula),
+        "source": safe(finding.source),
+        "bands": [
+            {"rank": rank, "start": start - origin, "end": end - origin}
+            for rank in (about or [home])
+            if (origin := origins.get(rank)) is not None
+            for start, end in finding.bands
+        ],
+    }
+
+
+def _evidence(item: Evidence, rank: int | None, origin_ns: int | None) -> Json:
+    at = None if item.start_ns is None or origin_ns is None else item.start_ns - origin_ns
+    value: Cell = safe(item.value) if isinstance(item.value, str) else finite(item.value)
+    return {
+        "name": pair(item.name),
+        "value": value,
+        "unit": item.unit,
+        "where": safe(item.where),
+        "at": at if at is None or abs(at) <= SAFE_INTEGER else None,
+        "rank": rank,
+    }
+
+
+def _section(section: Section) -> Json:
+    return {
+        "key": section.key,
+        "standing": section.standing,
+        "findings": list(section.findings),
+        "reasons": [
+            {"analyzer": r.analyzer, "rank": r.rank, "status": r.status, "text": pair(r.text)} for r in section.reasons
+        ],
+    }
+
+
+def _tables(
+    payload: Payload, made: Sequence[Section], origins: Mapping[int | None, int | None]
+) -> tuple[list[Json], list[Json]]:
+    """Packed tables within the budget, and what was left out or shortened."""
+    placed = [(section.key, item) for section in made for item in section.tables]
+    placed.sort(key=lambda pair_: _importance(pair_[1], payload))
+    packed: list[Json] = []
+    cut: list[Json] = []
+    room = BUDGET_BYTES
+    timelines = 0
+    for section, item in placed:
+        if item.table.name == "timeline":
+            timelines += 1
+        too_many = item.table.name == "timeline" and timelines > TIMELINES
+        made_table, kept, size = _fitted(section, item, origins.get(item.rank), 0 if too_many else room)
+        if kept != len(item.table):
+            cut.append({"section": section, "text": _pair(_note_of_cut(item, kept))})
+        if made_table is not None:
+            room -= size
+            packed.append(made_table)
+    packed += _quality(payload)
+    return packed, cut
+
+
+def _importance(item: Placed, payload: Payload) -> tuple[bool, int, int]:
+    """Sort key: tables of the job, then small tables before big ones, then ranks of the findings before others."""
+    about = [rank for finding in payload.findings for rank in (*finding.affected_ranks, *finding.ranks)]
+    nearness = about.index(item.rank) if item.rank in about else len(about) + (item.rank or 0)
+    return item.scope == "rank", 1 if item.table.name == "timeline" else 0, nearness
+
+
+def _fitted(
+    section: str, item: Placed, origin_ns: int | None, room: int
+) -> tuple[dict[str, Json] | None, int, int]:
+    """The table with as many of its first rows as fit into `room` bytes, their number, their size.
+
+    None when not even 20 rows fit.
+    """
+    rows = len(item.table)
+    while rows >= min(20, len(item.table)):
+        made = _packed(item.table, section, item.rank, item.scope, origin_ns, rows)
+        size = len(json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+        if size <= room:
+            return made, rows, size
+        rows = min(rows // 2, int(rows * room / size))
+    return None, 0, 0
+
+
+def _quality(payload: Payload) -> list[Json]:
+    packed: list[Json] = []
+    for english, chinese in zip(quality_tables(payload, "en"), quality_tables(payload, "zh"), strict=True):
+        packed.append(_packed(english, "quality", None, "job", None, len(english), twin=chinese))
+    return packed
+
+
+def _packed(
+    table: ResultTable,
+    section: str,
+    rank: int | None,
+    scope: str,
+    origin_ns: int | None,
+    rows: int,
+    twin: ResultTable | None = None,
+) -> dict[str, Json]:
+    columns: list[Json] = []
+    for i, (column, cells) in enumerate(zip(table.columns, table.data, strict=True)):
+        other = cells if twin is None else twin.data[i]
+        is_clock = column.name in ("start_ns", "end_ns") or (table.name, column.name) in _CLOCK_COLUMNS
+        made = _column(column, cells[:rows], other[:rows], origin_ns if is_clock else None)
+        made |= {"name": column.name, "title": pair(column.title), "unit": column.unit}
+        if is_clock:
+            made["clock"] = True
+        columns.append(made)
+    return {
+        "name": table.name,
+        "section": section,
+        "rank": rank,
+        "scope": scope,
+        "title": pair(table.title),
+        "note": _pair(table.note),
+        "rows": rows,
+        "columns": columns,
+    }
+
+
+def _column(
+    column: ResultColumn, cells: Sequence[Cell], twins: Sequence[Cell], origin_ns: int | None
+) -> dict[str, Json]:
+    """Numbers as they are; text as indexes into its distinct values, -1 for unknown."""
+    if not any(isinstance(cell, str) for cell in cells):
+        return {"data": [_figure(cell, origin_ns) for cell in cells]}
+    index: dict[tuple[str, str], int] = {}
+    codes: list[Json] = []
+    for cell, twin in zip(cells, twins, strict=True):
+        if cell is None:
+            codes.append(-1)
+            continue
+        key = (str(cell), str(twin))
+        codes.append(index.setdefault(key, len(index)))
+    texts = [_both(en, zh, column.name) for en, zh in index]
+    return {"texts": texts, "codes": codes}
+
+
+def _both(en: str, zh: str, column: str) -> Json:
+    if en == zh and column not in _NAME_COLUMNS:
+        return _listed(pair(phrase(en)))
+    return _listed(pair(Words(en or "—", zh or "—")))
+
+
+def _figure(cell: Cell, origin_ns: int | None) -> Json:
+    if cell is None or isinstance(cell, str | bool):
+        return cell
+    if isinstance(cell, int):
+        value = cell - (origin_ns or 0)
+        # Beyond this JavaScript would change the number silently; as text it is at least the right one.
+        return value if abs(value) <= SAFE_INTEGER else str(value)
+    known = finite(cell)
+    return None if known is None else float(f"{known:.7g}")
+
+
+def _note_of_cut(item: Placed, kept: int) -> Words:
+    key = "cut.left_out" if not kept else "cut.shortened"
+    rank = "?" if item.rank is None else item.rank
+    return words(key, table=item.table.title, rank=rank, rows=len(item.table), kept=kept)

@@ -1,0 +1,149 @@
+"""Data quality: what was read, dropped and missing, which checks hold, and how every analyzer ended; as result tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
+from ascend_perf.reports.catalogue import phrase, words
+from ascend_perf.reports.payload import Payload, shown_path
+from ascend_perf.reports.texts import Lang
+from ascend_perf.units import Unit
+
+_Columns = Sequence[tuple[str, Unit]]
+
+
+def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
+    """Tables of the data quality section in reading order; cells that are words of ours are in `lang`.
+
+    Rows: one per file; per dropped reason and file; per check; per missing kind of data; per warning; per analyzer
+    and rank.
+    """
+    tables = (
+        _sources(payload),
+        _dropped(payload, lang),
+        _checks(payload, lang),
+        _missing(payload, lang),
+        _warnings(payload, lang),
+        _analyzers(payload, lang),
+        _settings(payload),
+    )
+    return tuple(table for table in tables if len(table))
+
+
+def _table(name: str, columns: _Columns, rows: Sequence[Sequence[Cell]]) -> ResultTable:
+    return ResultTable(
+        name=name,
+        title=words(f"quality.{name}"),
+        columns=tuple(ResultColumn(name=c, title=words(f"column.{c}"), unit=unit) for c, unit in columns),
+        data=tuple(tuple(row[i] for row in rows) for i in range(len(columns))),
+    )
+
+
+def _in(text: str, lang: Lang) -> str:
+    said = phrase(text)
+    return said.en if lang == "en" else said.zh
+
+
+def _sources(payload: Payload) -> ResultTable:
+    rows: list[list[Cell]] = []
+    for item in payload.sources:
+        source = item.source
+        dropped = sum(drop.count for drop in source.dropped)
+        rows.append(
+            [shown_path(source.path), item.rank, source.format, source.rows, source.size_bytes, dropped, source.problem]
+        )
+    columns: _Columns = (
+        ("path", "none"), ("rank", "none"), ("format", "none"), ("rows", "count"), ("size_bytes", "bytes"),
+        ("dropped", "count"), ("problem", "none"),
+    )  # fmt: skip
+    return _table("sources", columns, rows)
+
+
+def _dropped(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = [
+        [shown_path(item.source.path), item.rank, _in(drop.reason, lang), drop.count]
+        for item in payload.sources
+        for drop in item.source.dropped
+    ]
+    return _table("dropped", (("path", "none"), ("rank", "none"), ("reason", "none"), ("rows", "count")), rows)
+
+
+def _checks(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = []
+    for rank in payload.ranks:
+        for check in sorted(rank.meta.checks, key=lambda c: c.holds):
+            verdict = words("check.holds" if check.holds else "check.differs")
+            rows.append(
+                [
+                    verdict.en if lang == "en" else verdict.zh, _in(check.name, lang), rank.rank, check.ours,
+                    check.theirs, check.ours - check.theirs, check.unit, check.tolerance, check.where,
+                ]
+            )  # fmt: skip
+    columns: _Columns = (
+        ("verdict", "none"), ("check", "none"), ("rank", "none"), ("ours", "none"), ("theirs", "none"),
+        ("difference", "none"), ("unit", "none"), ("tolerance", "none"), ("where", "none"),
+    )  # fmt: skip
+    return _table("checks", columns, rows)
+
+
+def _missing(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = [
+        [_in(missing.what, lang), rank.rank, _in(missing.remedy, lang)]
+        for rank in payload.ranks
+        for missing in rank.meta.missing
+    ]
+    return _table("missing", (("what", "none"), ("rank", "none"), ("remedy", "none")), rows)
+
+
+def _warnings(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = [[rank.rank, _in(text, lang)] for rank in payload.ranks for text in rank.meta.warnings]
+    return _table("warnings", (("rank", "none"), ("warning", "none")), rows)
+
+
+def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = []
+    for outcome in payload.outcomes:
+        status = words(f"status.{outcome.status}")
+        why = outcome.reason
+        reason = None if why is None else why.en if lang == "en" else why.zh
+        rows.append([outcome.analyzer, outcome.rank, status.en if lang == "en" else status.zh, len(outcome.findings), reason])
+    broken = words("status.broken")
+    rows += [
+        [name, None, broken.en if lang == "en" else broken.zh, 0, why] for name, why in sorted(payload.broken.items())
+    ]
+    columns: _Columns = (
+        ("analyzer", "none"), ("rank", "none"), ("status", "none"), ("findings", "count"), ("reason", "none")
+    )  # fmt: skip
+    return _table("analyzers", columns, rows)
+
+
+SETTINGS: Final = (
+    "producer", "level", "aic_metrics", "with_stack", "record_shapes", "profile_memory", "generation", "gc_detect_threshold"
+)  # fmt: skip
+"""Profiler settings shown, in this order."""
+
+
+def _settings(payload: Payload) -> ResultTable:
+    """One row per setting, version or environment variable and value, with the ranks that have it."""
+    values: dict[tuple[str, str], list[int | None]] = {}
+    for rank in payload.ranks:
+        meta = rank.meta
+        seen = {name: getattr(meta.settings, name) for name in SETTINGS}
+        seen |= {f"{name} version": version for name, version in meta.versions.items()}
+        seen |= dict(meta.environment)
+        if meta.device.derivation:
+            seen["device derivation"] = meta.device.derivation
+        for name, value in seen.items():
+            if value is not None and value != "":
+                values.setdefault((name, str(value)), []).append(rank.rank)
+    if payload.manifest is not None:
+        for name, version in payload.manifest.versions.items():
+            values.setdefault((f"{name} version", version), [])
+    everywhere = len(payload.ranks)
+    rows: list[list[Cell]] = [
+        [name, value, None if len(on) in (0, everywhere) else ", ".join("?" if r is None else str(r) for r in on)]
+        for (name, value), on in values.items()
+    ]
+    return _table("settings", (("setting", "none"), ("value", "none"), ("ranks", "none")), rows)

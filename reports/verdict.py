@@ -1,0 +1,310 @@
+"""The answer in a sentence, the facts under it, and the tiles: made from the figures, never from a template title."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Literal
+
+from ascend_perf.model.finding import Finding, Words
+from ascend_perf.reports.catalogue import words
+from ascend_perf.reports.payload import Payload
+from ascend_perf.units import Unit, format_quantity, significant
+
+Range = tuple[float, float]
+State = Literal["good", "watch", "bad", "none"]
+
+FREE_GOOD_RATIO: Final = 0.03
+"""Idle share of the step that is fine. Source: troubleshooting table H-01 (MindSpeed-LLM tuning guide). Status: vendor."""
+FREE_BAD_RATIO: Final = 0.10
+"""Idle share that is a finding. Source: H-01 (msprof-analyze). Status: vendor."""
+EXPOSED_GOOD_RATIO: Final = 0.10
+"""Exposed communication that is normal. Source: N-01 (MindSpeed-LLM tuning guide). Status: vendor."""
+EXPOSED_BAD_RATIO: Final = 0.20
+"""Exposed communication that is a finding. Source: N-01. Status: vendor."""
+MFU_GOOD_RATIO: Final = 0.30
+"""Utilisation below which a busy device deserves a look. Source: C-01. Status: assumed."""
+MEMORY_GOOD_RATIO: Final = 0.90
+"""Share of the device memory that may be reserved before the allocator is at risk. Status: assumed."""
+
+UTILISATION_METRICS: Final = ("mfu", "kernel_mfu", "mac_utilisation", "mac_ratio")
+"""Metrics that can fill the utilisation tile, best first (with and without `_ratio`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Median and range of a figure over steps and ranks."""
+
+    middle: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """`lead` says how long the step takes, `main` what is slow, `gain` what removing it can give at most."""
+
+    lead: Words
+    main: Words
+    gain: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """What was analysed: one label and its value."""
+
+    label: Words
+    value: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One figure with its share of the step (or of the peak), and the range that is healthy."""
+
+    key: str
+    label: Words
+    value: Words
+    note: Words
+    share_ratio: float | None = None
+    healthy: Range | None = None
+    hint: Words
+    state: State = "none"
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Median and range; None without values."""
+    known = list(values)
+    if not known:
+        return None
+    return Spread(middle=median(known), low=min(known), high=max(known), count=len(known))
+
+
+def verdict(payload: Payload) -> Verdict:
+    """The sentence of the report: the time of a step, the first finding, its bound."""
+    span = spread(payload.figures("span_us"))
+    first = payload.findings[0] if payload.findings else None
+    if first is None:
+        return Verdict(lead=_lead(payload, span), main=_nothing_found(payload))
+    return Verdict(lead=_lead(payload, span), main=first.title, gain=gain(first, span.middle if span else None))
+
+
+def gain(finding: Finding, step_us: float | None) -> Words | None:
+    """ "At most 3.6x (98 of 136.6 ms)": the bound of a finding, in words that promise nothing; None when unknown."""
+    share = finding.share_ratio
+    if share is None:
+        return None
+    bound = finding.bound_speedup
+    if step_us is None:
+        part = words("gain.share", share=format_quantity(share, "ratio"))
+    else:
+        part = words(
+            "gain.time", time=format_quantity(share * step_us, "us"), step=format_quantity(step_us, "us")
+        )
+    if bound is None:
+        return words("gain.whole", part=part)
+    return words("gain.bound", bound=significant(bound, 3), part=part)
+
+
+def _lead(payload: Payload, span: Spread | None) -> Words:
+    if span is None:
+        return words("verdict.no_step_time")
+    time = format_quantity(span.middle, "us")
+    if span.count == 1:
+        return words("verdict.one_step", time=time)
+    return words("verdict.steps", time=time, count=span.count, low=_us(span.low), high=_us(span.high))
+
+
+def _nothing_found(payload: Payload) -> Words:
+    judged = [judged for outcome in payload.outcomes for judged in outcome.judged]
+    clean = len({row.code for row in judged if row.verdict == "clean"})
+    unjudged = len({row.code for row in judged if row.verdict == "not_judged"} - {r.code for r in judged if r.verdict == "clean"})
+    if not clean and not any(outcome.status == "done" for outcome in payload.outcomes):
+        return words("verdict.nothing_judged")
+    return words("verdict.nothing_found", clean=clean, unjudged=unjudged)
+
+
+def _us(value: float) -> str:
+    return format_quantity(value, "us")
+
+
+def _same(text: str) -> Words:
+    return Words(text, text)
+
+
+def facts(payload: Payload) -> tuple[Fact, ...]:
+    """What was analysed, as read from the trace; what the trace does not tell is left out here."""
+    found: list[Fact] = []
+
+    def add(key: str, value: Words | str) -> None:
+        if isinstance(value, Words) or value:
+            found.append(Fact(label=words(f"fact.{key}"), value=_same(value) if isinstance(value, str) else value))
+
+    if payload.manifest is not None:
+        add("workload", payload.manifest.workload)
+    add("device", _listed(_device(rank.meta.device.name, rank.meta.device.vendor) for rank in payload.ranks))
+    add("ranks", _ranks(payload))
+    steps = sum(step.span_us is not None for rank in payload.ranks for step in rank.steps)
+    ids = sorted({step.step_id for rank in payload.ranks for step in rank.steps if step.step_id is not None})
+    if steps:
+        add("steps", _steps(ids, steps))
+    settings = [rank.meta.settings for rank in payload.ranks]
+    add("profiler", _listed(" ".join(filter(None, (s.producer, s.level, s.aic_metrics))) for s in settings))
+    versions = {f"{name} {version}": None for rank in payload.ranks for name, version in rank.meta.versions.items()}
+    add("versions", ", ".join(versions))
+    add("data", _data(payload))
+    return tuple(found)
+
+
+def _device(name: str | None, vendor: str | None) -> str:
+    return name or vendor or ""
+
+
+def _listed(items: Iterable[str]) -> str:
+    """Distinct texts with how often each occurs."""
+    count: dict[str, int] = {}
+    for item in items:
+        if item:
+            count[item] = count.get(item, 0) + 1
+    return ", ".join(item if times == 1 or len(count) == 1 else f"{times} × {item}" for item, times in count.items())
+
+
+def _ranks(payload: Payload) -> Words:
+    ranks = [rank.rank for rank in payload.ranks]
+    sizes = {rank.meta.world_size for rank in payload.ranks if rank.meta.world_size}
+    named = [rank for rank in ranks if rank is not None]
+    if not named:
+        return words("fact.ranks_unnamed", seen=len(ranks))
+    listed = ranges(named)
+    if sizes:
+        return words("fact.ranks_of", listed=listed, seen=len(ranks), world=max(sizes))
+    return words("fact.ranks_seen", listed=listed, seen=len(ranks))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as "0-3, 7"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _steps(ids: list[int], count: int) -> Words:
+    if not ids:
+        return words("fact.steps_unmarked")
+    return words("fact.steps_marked", listed=ranges(ids), count=count)
+
+
+def _data(payload: Payload) -> Words:
+    rows = sum(item.source.rows for item in payload.sources)
+    dropped = sum(drop.count for item in payload.sources for drop in item.source.dropped)
+    failed = sum(outcome.status == "failed" for outcome in payload.outcomes) + len(payload.broken)
+    no_data = len({outcome.analyzer for outcome in payload.outcomes if outcome.status == "no_data"})
+    unreadable = sum(item.source.problem is not None for item in payload.sources)
+    said = words(
+        "fact.data_read",
+        files=len(payload.sources) - unreadable,
+        rows=format_quantity(rows, "count"),
+        dropped=format_quantity(dropped, "count"),
+    )
+    for key, count in (("unreadable", unreadable), ("no_data", no_data), ("failed", failed)):
+        if count:
+            said = words("fact.data_more", said=said, more=words(f"fact.data_{key}", count=count))
+    return said
+
+
+def tiles(payload: Payload) -> tuple[Tile, ...]:
+    """Step time, computing, exposed communication, idle, utilisation, peak memory: those that are known or asked for."""
+    return (
+        _step_tile(payload),
+        _share_tile(payload, "computing", "computing_us", None),
+        _share_tile(
+            payload, "exposed", "communication_not_overlapped_us", (EXPOSED_GOOD_RATIO, EXPOSED_BAD_RATIO)
+        ),
+        _share_tile(payload, "idle", "free_us", (FREE_GOOD_RATIO, FREE_BAD_RATIO)),
+        _utilisation_tile(payload),
+        _memory_tile(payload),
+    )
+
+
+def _unknown(key: str) -> Tile:
+    label, note = words(f"tile.{key}"), words("tile.unknown")
+    return Tile(key=key, label=label, value=_same("—"), note=note, hint=words(f"tile.{key}_unknown"))
+
+
+def _step_tile(payload: Payload) -> Tile:
+    span = spread(payload.figures("span_us"))
+    if span is None:
+        return _unknown("step")
+    note = words("tile.one_step") if span.count == 1 else words("tile.range", low=_us(span.low), high=_us(span.high))
+    value = _same(format_quantity(span.middle, "us"))
+    return Tile(key="step", label=words("tile.step"), value=value, note=note, hint=words("tile.step_hint"))
+
+
+def _share_tile(payload: Payload, key: str, figure: str, limits: Range | None) -> Tile:
+    times, shares = [], []
+    for rank in payload.ranks:
+        for step in rank.steps:
+            time = getattr(step, figure)
+            if time is not None and step.span_us:
+                times.append(time)
+                shares.append(time / step.span_us)
+    time, share = spread(times), spread(shares)
+    if time is None or share is None:
+        return _unknown(key)
+    hint = words(f"tile.{key}_hint")
+    note = words("tile.share", share=format_quantity(share.middle, "ratio"))
+    if share.count > 1:
+        low, high = format_quantity(share.low, "ratio"), format_quantity(share.high, "ratio")
+        note = words("tile.share_range", share=format_quantity(share.middle, "ratio"), low=low, high=high)
+    state: State = "none"
+    if limits is not None:
+        state = "good" if share.high <= limits[0] else "watch" if share.high <= limits[1] else "bad"
+    return Tile(
+        key=key, label=words(f"tile.{key}"), value=_same(_us(time.middle)), note=note, hint=hint, state=state,
+        share_ratio=min(1.0, share.middle), healthy=(0, limits[0]) if limits else None,
+    )  # fmt: skip
+
+
+def _metric(payload: Payload, names: tuple[str, ...], unit: Unit) -> tuple[str, Spread] | None:
+    for name in names:
+        for known in (name, f"{name}_ratio", name.replace("_", "-")):
+            values = [m.value for m in payload.metrics if m.name == known and m.unit == unit and m.value is not None]
+            if found := spread(values):
+                return name, found
+    return None
+
+
+def _utilisation_tile(payload: Payload) -> Tile:
+    found = _metric(payload, UTILISATION_METRICS, "ratio")
+    if found is None:
+        return _unknown("utilisation")
+    name, value = found
+    return Tile(
+        key="utilisation", label=words(f"tile.{name}"), value=_same(format_quantity(value.middle, "ratio")),
+        note=words("tile.range", low=format_quantity(value.low, "ratio"), high=format_quantity(value.high, "ratio"))
+        if value.count > 1 else words("tile.of_peak"),
+        share_ratio=min(1.0, max(0.0, value.middle)), healthy=(MFU_GOOD_RATIO, 1), hint=words("tile.utilisation_hint"),
+        state="good" if value.low >= MFU_GOOD_RATIO else "watch",
+    )  # fmt: skip
+
+
+def _memory_tile(payload: Payload) -> Tile:
+    peaks = [(r.peak_reserved_bytes, r.meta.device.memory_bytes) for r in payload.ranks if r.peak_reserved_bytes]
+    if not peaks:
+        return _unknown("memory")
+    peak, size = max(peaks, key=lambda pair: pair[0] or 0)
+    assert peak is not None
+    value = _same(format_quantity(peak, "bytes"))
+    if not size:
+        note = words("tile.memory_no_size")
+        return Tile(key="memory", label=words("tile.memory"), value=value, note=note, hint=words("tile.memory_hint"))
+    return Tile(
+        key="memory", label=words("tile.memory"), value=value, hint=words("tile.memory_hint"),
+        note=words("tile.memory_of", size=format_quantity(size, "bytes")), share_ratio=min(1.0, peak / size),
+        healthy=(0, MEMORY_GOOD_RATIO), state="good" if peak <= MEMORY_GOOD_RATIO * size else "watch",
+    )  # fmt: skip
