@@ -1,0 +1,111 @@
+"""From paths to findings: several inputs, selection, merging and ranking, the public API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ascend_perf as ap
+from ascend_perf import pipeline
+from ascend_perf.errors import UsageError
+from ascend_perf.model.finding import Evidence, Finding, Severity, Words
+
+
+def trace_file(path: Path, rank: int | None, kernels: int = 3) -> Path:
+    events: list[dict[str, object]] = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{n}",
+            "pid": 1,
+            "tid": 1,
+            "ts": 100 * n,
+            "dur": 100,
+        }
+        for n in (1, 2)
+    ]
+    events += [
+        {"ph": "X", "cat": "kernel", "name": f"k{n}", "pid": 0, "tid": 7, "ts": 100 + 20 * n, "dur": 5,
+         "args": {"device": 0, "stream": 7}}
+        for n in range(kernels)
+    ]  # fmt: skip
+    facts = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 8}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": events, **facts}))
+    return path
+
+
+def test_ranks_come_from_the_files_not_from_their_order(tmp_path: Path) -> None:
+    for name, rank in (("a", 5), ("b", 2), ("c", None)):
+        trace_file(tmp_path / name / "t.json", rank)
+    run = ap.load(tmp_path)
+    assert run.ranks == (2, 5, None)
+    assert [t.meta.label for t in run.traces] == ["b/t.json", "a/t.json", "c/t.json"]
+
+
+def test_several_paths_are_one_run(tmp_path: Path) -> None:
+    run = ap.load([trace_file(tmp_path / "x" / "t.json", 1), trace_file(tmp_path / "y" / "t.json", 0)])
+    assert run.ranks == (0, 1)
+
+
+def test_tables_of_all_ranks_are_one_data_frame(tmp_path: Path) -> None:
+    trace_file(tmp_path / "0.json", 0, kernels=2)
+    trace_file(tmp_path / "1.json", 1, kernels=4)
+    frame = ap.load(tmp_path).kernels
+    assert frame["rank"].tolist() == [0, 0, 1, 1, 1, 1]
+    assert frame["dur_ns"].tolist() == [5000] * 6
+    assert ap.load(tmp_path).steps["step_id"].tolist() == [1, 2, 1, 2]
+
+
+def test_select_ranks_and_steps(tmp_path: Path) -> None:
+    trace_file(tmp_path / "0.json", 0)
+    trace_file(tmp_path / "1.json", 1, kernels=8)
+    run = pipeline.select(ap.load(tmp_path), ranks=[1], steps=[2])
+    assert run.ranks == (1,)
+    assert run.steps["step_id"].tolist() == [2]
+    assert len(run.kernels) == 3  # k5, k6, k7 start at 200, 220, 240
+    with pytest.raises(UsageError, match="it has 0, 1"):
+        pipeline.select(ap.load(tmp_path), ranks=[9])
+    with pytest.raises(UsageError, match="it has 1, 2"):
+        pipeline.select(ap.load(tmp_path), steps=[9])
+
+
+def finding(code: str, share: float | None, rank: int, subject: str = "", severity: Severity = Severity.LOW) -> Finding:
+    return Finding(
+        code=code, analyzer="a", title=Words(f"{code} {share}", "中"), severity=severity, share_ratio=share,
+        evidence=(Evidence(name=Words("n", "名"), value=1),), remedies=(), cause=Words("c", "因"), ranks=(rank,),
+        affected_ranks=(rank,), subject=subject,
+    )  # fmt: skip
+
+
+def test_one_finding_for_all_ranks_and_the_worst_speaks() -> None:
+    merged = pipeline.merge_findings(
+        [finding("N-05", 0.2, 1), finding("N-05", 0.6, 0), finding("N-05", 0.1, 2, subject="other")]
+    )
+    assert [(f.title.en, f.ranks, f.affected_ranks) for f in merged] == [
+        ("N-05 0.6", (0, 1), (0, 1)),
+        ("N-05 0.1", (2,), (2,)),
+    ]
+
+
+def test_findings_are_ranked_by_what_they_can_give() -> None:
+    ranked = pipeline.rank_findings(
+        [
+            finding("A", 0.1, 0),
+            finding("B", 0.7, 0),
+            finding("C", None, 0),
+            finding("D", None, 0, severity=Severity.CRITICAL),
+        ]
+    )
+    assert [f.code for f in ranked] == ["B", "A", "D", "C"]
+
+
+def test_result_tables_are_data_frames(tmp_path: Path) -> None:
+    analysis = ap.analyze(trace_file(tmp_path / "t.json", 0))
+    steps = analysis.table("steps")
+    assert steps["step_id"].tolist() == [1, 2]
+    assert steps["computing_us"].tolist() == [15, 0]  # three kernels of 5 us in the first step
+    with pytest.raises(KeyError, match="no result table 'nothing'"):
+        analysis.table("nothing")
