@@ -16,16 +16,17 @@ from ascend_perf.errors import UsageError
 def command(row_id: str | None, lang: Literal["en", "zh"]) -> None:
     """Explain a row of the troubleshooting table: symptom, cause, how to confirm, what to do.
 
-    ROW_ID is the id that findings carry, such as N-05. Without it, all rows are listed.
+    ROW_ID is the id that findings carry, such as N-05. A letter lists the rows of its group, nothing lists all.
     """
     from ascend_perf.analyzers import _rules
 
-    if row_id is None:
-        for code in _rules.rule_codes():
-            title = _rules.rule(code).title
-            click.echo(f"{code}  {title.zh if lang == 'zh' else title.en}")
+    code = (row_id or "").strip().upper()
+    listed = [known for known in _rules.rule_codes() if not code or code == known[0]]
+    for known in listed:
+        title = _rules.rule(known).title
+        click.echo(f"{known}  {title.zh if lang == 'zh' else title.en}")
+    if listed:
         return
-    code = row_id.strip().upper()
     try:
         text = _rules.explain(code, lang)
     except KeyError:

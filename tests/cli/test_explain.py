@@ -24,6 +24,12 @@ def test_without_an_id_lists_every_row() -> None:
     assert [line[:4] for line in result.output.splitlines()] == list(_rules.rule_codes())
 
 
+def test_a_letter_lists_its_group() -> None:
+    result = CliRunner().invoke(cli, ["explain", "l"])
+
+    assert [line[:4] for line in result.output.splitlines()] == ["L-01", "L-02"]
+
+
 def test_an_unknown_row_is_wrong_usage_and_names_its_likes() -> None:
     result = CliRunner().invoke(cli, ["explain", "N-99"])
 
