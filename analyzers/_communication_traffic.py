@@ -1,0 +1,174 @@
+"""Rows N-02, N-03 and N-08: packet sizes, alignment of transfers, and settings of the library."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._communication import Calls, is_move, no_waits
+from ascend_perf.analyzers._communication_tables import packets_in_steps
+from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
+from ascend_perf.model.table import NULL, Bools, Table
+from ascend_perf.model.tables import COMM_OPS, COMM_TASKS
+from ascend_perf.model.trace import Trace
+from ascend_perf.units import format_ratio
+
+NAME: Final = "communication"
+
+SMALL_PACKET_BYTES: Final = {"RDMA": 1_000_000, "ROCE": 1_000_000}
+"""Packets below this are small on RDMA. Source: msprof-analyze, rules/en/packet.yaml. Status: vendor."""
+SMALL_SDMA_BYTES: Final = 16_000_000
+"""Packets below this are small on the links of SDMA (HCCS, PCIE, SIO). Source: as above. Status: vendor."""
+MAX_SMALL_RATIO: Final = 0.20
+"""Share of the transfer time in small packets. Source: as above, there a share of operations. Status: vendor."""
+MIN_PACKET_RATIO: Final = 0.03
+"""Small packets matter from this share of the step. Status: assumed (medium severity)."""
+ALIGNMENT_BYTES: Final = 512
+"""Sizes of SDMA transfers should be multiples of it. Source: msprof-analyze, byte_alignment.yaml. Status: vendor."""
+MIN_UNALIGNED_RATIO: Final = 0.01
+"""Unaligned transfers matter from this share of the step. Status: assumed."""
+
+
+def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
+    """N-02, weighted by time: a thousand tiny packets that take 1 ms are no finding."""
+    packets = packets_in_steps(calls)
+    times = packets.ints("time_ns")
+    spent = int(times[times != NULL].sum())
+    if not spent:
+        missing = Words(
+            "no packet sizes in this data: communication.json (profiler level Level1) holds them",
+            "数据中没有包大小：communication.json（采集级别 Level1）中有",
+        )
+        if calls.trace.meta.device.kind == "gpu":
+            missing = Words("NCCL kernels carry no packet sizes", "NCCL Kernel 不带包大小")
+        return None, Judged(code="N-02", verdict="not_judged", reason=missing)
+    limit = packets.text("transport").numbers(lambda name: float(SMALL_PACKET_BYTES.get(name, SMALL_SDMA_BYTES)))
+    small = packets.ints("packet_bytes") < np.where(np.isnan(limit), SMALL_SDMA_BYTES, limit)
+    ratio = int(times[small].sum()) / spent
+    moving = calls.transfer_ns[calls.transfer_ns != NULL]
+    share = share_of(calls, ratio * min(int(moving.sum()) if len(moving) else spent, calls.exposed_union_ns()))
+    if ratio < MAX_SMALL_RATIO or share < MIN_PACKET_RATIO:
+        return None, Judged(
+            code="N-02", verdict="clean",
+            reason=Words(
+                f"small packets take {format_ratio(ratio)} of the transfer time and at most {format_ratio(share)} of "
+                "the step",
+                f"小包占传输时间的 {format_ratio(ratio)}，至多占单步的 {format_ratio(share)}",
+            ),
+        )  # fmt: skip
+    rate_small = float(packets.ints("packet_bytes")[small] @ packets.ints("count")[small]) / max(1, times[small].sum())
+    big = ~small & (times != NULL)
+    evidence = [
+        Evidence(
+            name=Words("transfer time in small packets", "小包的传输时间占比"), value=ratio, unit="ratio",
+            where="comm_packets: time_ns of packets under 16 MB (RDMA: 1 MB), weighted by time",
+        ),
+        Evidence(
+            name=Words("small packets", "小包个数"), value=int(packets.ints("count")[small].sum()), unit="count",
+            where="comm_packets.count",
+        ),
+        Evidence(
+            name=Words("rate of small packets", "小包速率"), value=rate_small * 1e9, unit="bytes_per_s",
+            where="packet_bytes x count / time_ns",
+        ),
+    ]  # fmt: skip
+    if big.any():
+        rate_big = float(packets.ints("packet_bytes")[big] @ packets.ints("count")[big]) / max(1, times[big].sum())
+        evidence.append(
+            Evidence(
+                name=Words("rate of large packets", "大包速率"), value=rate_big * 1e9, unit="bytes_per_s",
+                where="packet_bytes x count / time_ns",
+            )
+        )  # fmt: skip
+    found = finding(
+        "N-02", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
+        title=Words(
+            f"{format_ratio(ratio)} of the transfer time goes into small packets, at most {format_ratio(share)} of the "
+            "step",
+            f"传输时间的 {format_ratio(ratio)} 花在小包上，至多占单步的 {format_ratio(share)}",
+        ),
+        vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
+        formula="share of small packets in transfer time x transfer time / length of the steps",
+    )  # fmt: skip
+    return found, Judged(code="N-02", verdict="found")
+
+
+def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:
+    """N-03, weighted by the time of the transfers that are not aligned."""
+    tasks = calls.trace[COMM_TASKS]
+    if not len(tasks):
+        return None, Judged(code="N-03", verdict="not_judged", reason=no_waits(calls.trace))
+    sizes = tasks.ints("size_bytes")
+    odd = is_move(tasks) & tasks.text("transport").equals("SDMA") & ~tasks.text("link").equals("ON_CHIP")
+    odd &= (sizes > ALIGNMENT_BYTES) & (sizes % ALIGNMENT_BYTES != 0)
+    share, union = _union_share(calls, tasks, odd)
+    if share < MIN_UNALIGNED_RATIO:
+        note = Words(
+            f"{int(odd.sum())} transfers are not aligned to {ALIGNMENT_BYTES} bytes, {format_ratio(share)} of the step",
+            f"{int(odd.sum())} 次传输未按 {ALIGNMENT_BYTES} 字节对齐，占单步 {format_ratio(share)}",
+        )
+        return None, Judged(code="N-03", verdict="clean", reason=note if odd.any() else None)
+    rows = np.flatnonzero(odd)
+    longest = int(rows[np.argmax(tasks.ints("dur_ns")[rows])])
+    found = finding(
+        "N-03", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share,
+        title=Words(
+            f"{len(rows)} transfers are not aligned to {ALIGNMENT_BYTES} bytes; they run {per_step(calls, union)} of "
+            f"{step_words(calls).en} ({format_ratio(share)})",
+            f"{step_words(calls).zh}有 {per_step(calls, union)}（{format_ratio(share)}）在执行 {len(rows)} 次未按 "
+            f"{ALIGNMENT_BYTES} 字节对齐的传输",
+        ),
+        evidence=[
+            Evidence(
+                name=Words("transfers that are not aligned", "未对齐的传输"), value=union, unit="ns",
+                where=f"comm_tasks: {len(rows)} SDMA tasks, size % {ALIGNMENT_BYTES} != 0, union",
+            ),
+            Evidence(
+                name=Words("longest of them", "其中最长的一次"), value=int(tasks.ints("dur_ns")[longest]), unit="ns",
+                where=f"{calls.trace[COMM_OPS].text('name')[int(tasks.ints('comm_op')[longest])]}, plane "
+                f"{int(tasks.ints('plane')[longest])}, {int(sizes[longest])} bytes",
+                start_ns=int(tasks.ints("start_ns")[longest]),
+            ),
+        ],
+        vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
+        formula="union of the unaligned SDMA tasks / length of the steps",
+    )  # fmt: skip
+    return found, Judged(code="N-03", verdict="found")
+
+
+def _union_share(calls: Calls, tasks: Table, rows: Bools) -> tuple[float, int]:
+    union = intervals.merged(tasks.ints("start_ns")[rows], tasks.ends_ns()[rows])
+    inside = sum(intervals.total(intervals.clip(union, *calls.windows.window(i))) for i in range(len(calls.windows)))
+    return share_of(calls, inside), inside
+
+
+def algorithm(trace: Trace) -> tuple[Finding | None, Judged]:
+    """N-08: HCCL_ALGO overrides the automatic choice."""
+    value = trace.meta.environment.get("HCCL_ALGO")
+    if value is None and not trace.meta.environment:
+        if trace.meta.device.kind != "npu":
+            reason = Words("HCCL is not in use", "未使用 HCCL")
+        else:
+            reason = Words(
+                "no record of environment variables (profiler_metadata.json)",
+                "没有环境变量记录（profiler_metadata.json）",
+            )
+        return None, Judged(code="N-08", verdict="not_judged", reason=reason)
+    if value is None or not value.strip():
+        return None, Judged(code="N-08", verdict="clean")
+    found = finding(
+        "N-08", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, severity=Severity.LOW,
+        title=Words(
+            f"HCCL_ALGO is set to {value[:60]!r}, which switches off the automatic choice of algorithm",
+            f"设置了 HCCL_ALGO={value[:60]!r}，关闭了算法的自动选择",
+        ),
+        evidence=[
+            Evidence(name=Words("HCCL_ALGO", "HCCL_ALGO"), value=value[:200], where="environment of the process")
+        ],
+        vendor=trace.meta.device.kind,
+    )  # fmt: skip
+    return found, Judged(code="N-08", verdict="found")

@@ -1,0 +1,205 @@
+"""Row N-05 over several ranks: one computes longer than its equals, or joins common calls last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ascend_perf.analyzers._communication import Split, ranks_words
+from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._stages import Job, RankView, joint_waits
+from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Words
+from ascend_perf.units import format_ns, format_ratio
+
+NAME: Final = "ranks"
+
+MAX_SPREAD_RATIO: Final = 0.05
+"""(max - min) / mean of compute over ranks or stages. Source: msprof-analyze, cluster analysis. Status: vendor."""
+MAX_Z: Final = 3.5
+"""Modified z-score of an outlier. Source: Iglewicz and Hoaglin (1993), as in XProf. Status: vendor."""
+MIN_RANKS_FOR_Z: Final = 4
+"""Fewer values give no usable median absolute deviation. Status: assumed."""
+MIN_WAIT_RATIO: Final = 0.05
+"""Waiting for a rank that joins collectives last, from this share of the step. Source: N-05. Status: assumed."""
+
+
+def late_ranks(job: Job) -> tuple[list[Finding], Judged]:
+    """N-05 over ranks: one rank computes longer than its equals (the ranks of its stage)."""
+    code = "N-05"
+    if len(job.ranks) < 2:
+        return [], Judged(
+            code=code, verdict="not_judged",
+            reason=Words(
+                "one rank only; its own waits are judged by `communication`",
+                "只有一张卡；其自身的等待由 communication 判断",
+            ),
+        )  # fmt: skip
+    found: list[Finding] = []
+    groups = sorted({view.stage for view in job.ranks}, key=lambda stage: -1 if stage is None else stage)
+    compared = 0
+    for stage in groups:
+        views = [view for view in job.ranks if view.stage == stage and view.split.computing_ns]
+        if len(views) < 2:
+            continue
+        compared += len(views)
+        late = _late_in(job, views)
+        if late is not None:
+            found.append(late)
+    if found:
+        return found, Judged(code=code, verdict="found")
+    if not compared:
+        return [], Judged(
+            code=code, verdict="not_judged",
+            reason=Words("no two ranks of one stage are in the data", "数据中没有同一阶段的两张卡"),
+        )  # fmt: skip
+    return [], Judged(
+        code=code, verdict="clean",
+        reason=Words(
+            f"{compared} ranks compute within {format_ratio(MAX_SPREAD_RATIO)} of their equals",
+            f"{compared} 张卡的计算时间与同类卡相差在 {format_ratio(MAX_SPREAD_RATIO)} 以内",
+        ),
+    )  # fmt: skip
+
+
+def last_to_join(job: Job) -> list[Finding]:
+    """N-05 from the durations of common calls: the rank that joins last has the shortest call, the others wait.
+
+    Only for ranks whose own sub-tasks do not name the peer.
+    """
+    waits = [wait for wait in joint_waits(job.ranks) if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO]
+    if not waits:
+        return []
+    waits.sort(key=lambda wait: -share_of(wait.waiter, wait.exposed_ns))
+    worst = waits[0]
+    late = tuple(sorted({wait.late.rank for wait in waits}))
+    affected = tuple(sorted({wait.waiter.rank for wait in waits}))
+    share = share_of(worst.waiter, worst.exposed_ns)
+    step = step_words(worst.waiter)
+    spent = per_step(worst.waiter, worst.exposed_ns)
+    evidence = []
+    for wait in waits[:3]:
+        evidence += [
+            Evidence(
+                name=Words(
+                    f"rank {wait.waiter.rank} waits for rank {wait.late.rank}, at least",
+                    f"Rank {wait.waiter.rank} 等待 Rank {wait.late.rank}（至少）",
+                ),
+                value=wait.exposed_ns / max(1, wait.waiter.steps), unit="ns",
+                where=f"comm_ops: duration less that of the shortest rank, {wait.calls} common calls",
+            ),
+            Evidence(
+                name=Words(f"rank {wait.waiter.rank}: longest wait", f"Rank {wait.waiter.rank}：最长的一次"),
+                value=wait.longest_ns, unit="ns", start_ns=wait.longest_start_ns,
+                where=f"{wait.longest_call}: {format_ns(wait.longest_dur_ns)}, on rank {wait.late.rank} "
+                f"{format_ns(wait.longest_dur_ns - wait.longest_ns)}",
+            ),
+        ]  # fmt: skip
+    return [
+        finding(
+            "N-05", analyzer=NAME, trace_rank=None, share_ratio=share, subject="peers", ranks=late,
+            affected_ranks=affected, vendor=worst.waiter.trace.meta.device.kind, evidence=evidence,
+            title=Words(
+                f"{upper_first(ranks_words(affected).en)} {'wait' if len(affected) > 1 else 'waits'} {spent} of "
+                f"{step.en} ({format_ratio(share)}) in collectives that {ranks_words(late).en} "
+                f"{'join' if len(late) > 1 else 'joins'} last",
+                f"{ranks_words(affected).zh} 在{step.zh}有 {spent}（{format_ratio(share)}）在集合通信中等待最后到达的 "
+                f"{ranks_words(late).zh}",
+            ),
+            formula="sum over common calls of (duration - shortest duration over the ranks seen), exposed part / "
+            "length of the steps; ranks that are not in the data may be later still",
+            bands=((worst.longest_start_ns, worst.longest_start_ns + worst.longest_dur_ns),),
+        )
+    ]  # fmt: skip
+
+
+def upper_first(text: str) -> str:
+    """The text with a capital at its start."""
+    return text[:1].upper() + text[1:]
+
+
+def modified_z(values: Sequence[float]) -> list[float] | None:
+    """0.6745 (x - median) / MAD of each value; None for fewer than four values or no spread at all.
+
+    Source:
+        Iglewicz and Hoaglin (1993), as XProf uses it.
+    """
+    if len(values) < MIN_RANKS_FOR_Z:
+        return None
+    array = np.asarray(values, np.float64)
+    distance = np.abs(array - np.median(array))
+    mad = float(np.median(distance))
+    # More than half of the values equal: the mean deviation takes over, as in the source.
+    scale = mad / 0.6745 if mad else float(distance.mean()) * 1.253314
+    return None if not scale else [float(value) for value in (array - np.median(array)) / scale]
+
+
+def _late_in(job: Job, views: Sequence[RankView]) -> Finding | None:
+    compute = [view.compute_per_step_ns for view in views]
+    mean = float(np.mean(compute))
+    spread = (max(compute) - min(compute)) / mean if mean else 0.0
+    if spread <= MAX_SPREAD_RATIO:
+        return None
+    slow = views[int(np.argmax(compute))]
+    others = [view for view in views if view is not slow]
+    usual = float(np.median([view.compute_per_step_ns for view in others]))
+    scores = modified_z(compute)
+    score = None if scores is None else scores[int(np.argmax(compute))]
+    excess = slow.compute_per_step_ns - usual
+    share = share_of(slow, excess * slow.steps)
+    waiting = _collective_ns(slow), float(np.median([_collective_ns(view) for view in others]))
+    evidence = [
+        Evidence(
+            name=Words(f"computing of rank {slow.rank}, per step", f"Rank {slow.rank} 每步计算"),
+            value=slow.compute_per_step_ns, unit="ns", where=origin(slow.split),
+        ),
+        Evidence(
+            name=Words("median of its equals", "同类卡的中位数"), value=usual, unit="ns",
+            where=ranks_words([view.rank for view in others]).en,
+        ),
+        Evidence(
+            name=Words("spread (max - min) / mean", "离散度 (max - min) / mean"), value=spread, unit="ratio",
+            where=f"{len(views)} ranks; limit {format_ratio(MAX_SPREAD_RATIO)}",
+        ),
+        Evidence(
+            name=Words("communication of that rank, per step", "该卡每步通信"), value=waiting[0], unit="ns",
+            where=f"the others: {format_ns(waiting[1])} (a rank that comes late waits least)",
+        ),
+    ]  # fmt: skip
+    if score is not None:
+        evidence.append(
+            Evidence(
+                name=Words("modified z-score", "修正 z 分数"), value=round(score, 2), unit="none",
+                where=f"of its computing among {len(views)} ranks; outlier from {MAX_Z}",
+            )
+        )  # fmt: skip
+    cause = None
+    if score is not None and abs(score) < MAX_Z:
+        cause = Words(
+            "Computing is spread over all ranks rather than long on one: uneven data or layers, rather than a "
+            "faulty card.",
+            "各卡计算时间普遍分散，而非某一卡特别长：多为数据或层分配不均，而非故障卡。",
+        )
+    return finding(
+        "N-05", analyzer=NAME, trace_rank=None, share_ratio=share, subject=f"rank {slow.rank}", ranks=(slow.rank,),
+        affected_ranks=tuple(view.rank for view in others), vendor=slow.trace.meta.device.kind,
+        title=Words(
+            f"Rank {slow.rank} computes {format_ratio(excess / usual) if usual else '?'} longer than its equals "
+            f"({format_ns(slow.compute_per_step_ns)} against {format_ns(usual)} per step); the others wait for it",
+            f"Rank {slow.rank} 的计算比同类卡长 {format_ratio(excess / usual) if usual else '?'}"
+            f"（每步 {format_ns(slow.compute_per_step_ns)} 对 {format_ns(usual)}），其他卡在等待它",
+        ),
+        evidence=evidence, cause=cause,
+        formula="(computing of the slow rank - median of the others) / length of its steps",
+    )  # fmt: skip
+
+
+def _collective_ns(view: RankView) -> float:
+    return view.split.communication_ns / max(1, view.steps)
+
+
+def origin(split: Split) -> str:
+    """Where the split of a rank comes from."""
+    return "exporter's step_trace_time" if split.is_exported else "union of kernels"

@@ -1,0 +1,421 @@
+"""Communication of one rank: what is exposed, what of it is waiting and for whom, and how well data moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._communication import (
+    Calls,
+    PeerWait,
+    calls_in_steps,
+    is_p2p,
+    is_pipelined,
+    no_waits,
+    peer_waits,
+)
+from ascend_perf.analyzers._communication_tables import (
+    exposed_waits,
+    group_names,
+    ops_by_group,
+    tables,
+    total,
+)
+from ascend_perf.analyzers._communication_traffic import algorithm, small_packets, unaligned
+from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
+from ascend_perf.model.table import NULL, Bools
+from ascend_perf.model.tables import COMM_OPS, COMM_TASKS
+from ascend_perf.model.trace import Trace
+from ascend_perf.plugins import analyzer
+from ascend_perf.units import format_ns, format_quantity, format_ratio
+
+NAME: Final = "communication"
+
+MIN_WAIT_RATIO: Final = 0.05
+"""Waiting below this share of the step is no finding. Source: row N-05 (spread over ranks). Status: vendor."""
+LOOK_EXPOSED_RATIO: Final = 0.10
+"""Exposed communication up to this share is usual. Source: MindSpeed-LLM, fsdp2 tuning guide. Status: vendor."""
+MAX_EXPOSED_RATIO: Final = 0.20
+"""Exposed communication from this share is a finding. Source: as above. Status: vendor."""
+SLOW_LINK_RATIO: Final = 0.5
+"""A link this much slower than the median of the others may itself be the cause of a wait. Status: assumed."""
+MAX_BANDS: Final = 4
+"""Waits marked in the timeline per finding."""
+
+
+@analyzer(name=NAME, needs=[COMM_OPS], order=60)
+def communication(trace: Trace) -> Result:
+    """Exposed communication split into waiting for late peers, transfer and rest; packets, links and settings.
+
+    Reads:
+        comm_ops, comm_tasks, comm_transfers, comm_packets, comm_links, kernels, exported_steps.
+    """
+    calls = calls_in_steps(trace)
+    if not len(calls):
+        return Result(judged=_nothing_in_steps())
+    # Point-to-point waits of a pipeline are row L-01, which `ranks` reports for the whole job.
+    pipelined = is_p2p(calls.table) & is_pipelined(trace)
+    waits = peer_waits(calls)
+    named = peer_waits(calls, ~pipelined) if pipelined.any() else waits
+    late, explained = _late_peers(calls, named, ~pipelined)
+    findings = [*late]
+    judged = [_judged_late(calls, late, pipelined)]
+    for found, verdict in (
+        _exposed(calls, explained),
+        small_packets(calls),
+        unaligned(calls),
+        algorithm(trace),
+    ):
+        findings += [] if found is None else [found]
+        judged.append(verdict)
+    return Result(
+        findings=tuple(findings),
+        metrics=_metrics(calls, waits),
+        tables=tables(calls, waits),
+        judged=tuple(judged),
+    )
+
+
+def _nothing_in_steps() -> tuple[Judged, ...]:
+    reason = Words("no collective lies inside a step", "没有集合通信落在迭代内")
+    return tuple(Judged(code=code, verdict="not_judged", reason=reason) for code in ("N-01", "N-02", "N-03", "N-05"))
+
+
+def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[list[Finding], _Explained]:
+    """N-05 per late peer, and the waiting that these findings explain."""
+    found: list[Finding] = []
+    claimed = EMPTY
+    for wait in waits:
+        # A peer counts only with the waiting that no later peer explains already.
+        own = intervals.difference(wait.exposed, claimed)
+        if share_of(calls, intervals.total(own)) < MIN_WAIT_RATIO:
+            continue
+        found.append(_late_peer(calls, wait, own, waits))
+        claimed = intervals.union(claimed, own)
+    if not calls.is_estimated:
+        return found, _Explained(waits=claimed, estimated=~mask)
+    waiting = exposed_waits(calls, mask)
+    if share_of(calls, waiting) >= MIN_WAIT_RATIO:
+        return [_unnamed(calls, waiting, mask)], _Explained(waits=EMPTY, estimated=np.ones(len(calls), bool))
+    return [], _Explained(waits=EMPTY, estimated=~mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Explained:
+    """Waiting that other rows explain: intervals, and calls whose waiting is known as a length only."""
+
+    waits: IntervalSet
+    estimated: Bools
+
+    def rest_ns(self, calls: Calls, mask: Bools | None = None) -> int:
+        """Exposed time of some calls that nothing explains."""
+        exposed = intervals.difference(intervals.difference(calls.union(mask), calls.busy), self.waits)
+        rows = self.estimated if mask is None else self.estimated & mask
+        length = min(
+            intervals.total(exposed), int((calls.exposed_ns if mask is None else calls.exposed_ns[mask]).sum())
+        )
+        return max(0, length - exposed_waits(calls, rows))
+
+
+def _late_peer(calls: Calls, wait: PeerWait, own: IntervalSet, waits: Sequence[PeerWait]) -> Finding:
+    """N-05 for a peer; `own` is the exposed waiting for it that no later peer explains."""
+    own_ns = intervals.total(own)
+    share = share_of(calls, own_ns)
+    transit, where = _transit(calls)
+    step, spent = step_words(calls), per_step(calls, own_ns)
+    moving = f"; moving the data takes {per_step(calls, transit)}" if transit is not None else ""
+    moving_zh = f"；数据传输本身只需 {per_step(calls, transit)}" if transit is not None else ""
+    title = Words(
+        f"{spent} of {step.en} ({format_ratio(share)}) wait for {wait.label.en}, which comes late to "
+        f"{wait.late_calls} of {wait.calls} collectives{moving}",
+        f"{step.zh}有 {spent}（{format_ratio(share)}）在等待慢卡 {wait.label.zh}："
+        f"{wait.calls} 次集合通信中它有 {wait.late_calls} 次迟到{moving_zh}",
+    )
+    plane = "" if wait.longest_plane is None else f", plane {wait.longest_plane}"
+    evidence = [
+        Evidence(
+            name=Words(f"waiting for {wait.label.en}, not overlapped", f"等待 {wait.label.zh}（未被掩盖）"),
+            value=wait.exposed_ns, unit="ns",
+            where=f"comm_tasks: {wait.tasks} x Notify_Wait, dst {wait.local}, union over planes less computing",
+        ),
+        Evidence(
+            name=Words("the same with what computing hides", "同上，含被计算掩盖的部分"),
+            value=wait.union_ns, unit="ns", where=f"comm_tasks: Notify_Wait, dst {wait.local}, union over planes",
+        ),
+        Evidence(
+            name=Words("longest single wait", "最长的一次等待"), value=wait.longest_ns, unit="ns",
+            where=f"{wait.longest_call}{plane}, Notify_Wait", start_ns=wait.longest_start_ns,
+        ),
+    ]  # fmt: skip
+    if transit is not None:
+        evidence.append(Evidence(name=Words("true transfer", "真正的数据传输"), value=transit, unit="ns", where=where))
+    others = [other for other in waits if other.local != wait.local or other.group != wait.group]
+    if others:
+        evidence.append(
+            Evidence(
+                name=Words(f"next: waiting for {others[0].label.en}", f"其次：等待 {others[0].label.zh}"),
+                value=others[0].exposed_ns, unit="ns",
+                where=f"{others[0].longest_call}, Notify_Wait, dst {others[0].local}",
+                start_ns=others[0].longest_start_ns,
+            )
+        )  # fmt: skip
+    cause, rate = _late_cause(wait, others)
+    evidence += rate
+    longest = _longest_waits(own)
+    return finding(
+        "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, title=title, share_ratio=share, evidence=evidence,
+        subject=wait.label.en, ranks=() if wait.peer is None else (wait.peer,), vendor=calls.trace.meta.device.kind,
+        formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps",
+        bands=longest, step_ids=calls.step_ids, cause=cause,
+    )  # fmt: skip
+
+
+def _late_cause(wait: PeerWait, others: Sequence[PeerWait]) -> tuple[Words, list[Evidence]]:
+    rates = [other.link_bytes_per_s for other in others if other.link_bytes_per_s is not None]
+    own = wait.link_bytes_per_s
+    late = Words(
+        f"{wait.label.en[0].upper()}{wait.label.en[1:]} enters these collectives late: it computes longer, is slower "
+        "to launch, or is itself held up by something before them. Its own profile tells which.",
+        f"{wait.label.zh} 进入这些集合通信较晚：计算更慢、下发更慢，或在此之前自身被阻塞；需查看该卡自己的 profile。",
+    )
+    if own is None or not rates:
+        return late, []
+    median = float(np.median(rates))
+    evidence = [
+        Evidence(
+            name=Words("rate of this rank's transfers to it", "本卡到该卡的传输速率"), value=own, unit="bytes_per_s",
+            where=f"comm_tasks with data, dst {wait.local}; median to the other peers "
+            f"{format_quantity(median, 'bytes_per_s')}",
+        )
+    ]  # fmt: skip
+    if own < SLOW_LINK_RATIO * median:
+        return (
+            Words(
+                f"{late.en} The link to it is also slow ({format_quantity(own, 'bytes_per_s')} against "
+                f"{format_quantity(median, 'bytes_per_s')}), so check the link first (row N-06).",
+                f"{late.zh}到该卡的链路也偏慢（{format_quantity(own, 'bytes_per_s')}，其他对端为 "
+                f"{format_quantity(median, 'bytes_per_s')}），请先检查链路（N-06）。",
+            ),
+            evidence,
+        )
+    return (
+        Words(
+            f"{late.en} It is not the link: transfers to it run at {format_quantity(own, 'bytes_per_s')}, "
+            "as to the others.",
+            f"{late.zh}不是链路问题：到该卡的传输速率为 {format_quantity(own, 'bytes_per_s')}，与其他对端相当。",
+        ),
+        evidence,
+    )
+
+
+def _longest_waits(waiting: IntervalSet) -> tuple[tuple[int, int], ...]:
+    length = waiting.ends - waiting.starts
+    top = np.sort(np.argsort(-length, kind="stable")[:MAX_BANDS])
+    return tuple((int(waiting.starts[i]), int(waiting.ends[i])) for i in top)
+
+
+def _transit(calls: Calls) -> tuple[int | None, str]:
+    """Time in which data moved, all calls together: the exporter's figure where it is usable, else the sub-tasks'."""
+    exporter = calls.table.ints("transit_ns")
+    moved = calls.transfer_ns
+    # Newer exports write 0 for calls that did move data (their master plane has no transfer).
+    if bool((exporter != NULL).all()) and not bool(((exporter == 0) & (moved > 0)).any()):
+        return int(exporter.sum()), "comm_ops.transit_ns: the exporter's Transit Time, sum over calls"
+    if calls.trace.has(COMM_TASKS):
+        return total(moved), "comm_tasks with data: union per call, sum over calls"
+    return total(moved), "comm_transfers.time_ns: sum over links, sum over calls"
+
+
+def _unnamed(calls: Calls, waiting_ns: int, mask: Bools) -> Finding:
+    """N-05 from durations and transfer times alone: how much is waiting, not for whom."""
+    share = share_of(calls, waiting_ns)
+    step = step_words(calls)
+    known = mask & (calls.waiting_ns != NULL)
+    duration = int((calls.ends - calls.starts)[known].sum())
+    need = total(calls.transfer_ns, known)
+    moved = "" if need is None else f": their data needs at most {per_step(calls, need)}"
+    moved_zh = "" if need is None else f"：其数据传输至多需要 {per_step(calls, need)}"
+    top = np.flatnonzero(known)
+    top = top[np.argsort(-calls.exposed_waiting_ns[top], kind="stable")][:3]
+    names = calls.table.text("name")
+    evidence = [
+        Evidence(
+            name=Words("waiting, at least", "等待（至少）"), value=waiting_ns, unit="ns",
+            where="comm_ops.dur_ns less comm_transfers.time_ns (sum over links), or wait_ns where longer",
+        ),
+        Evidence(
+            name=Words("time of these calls", "这些通信的耗时"), value=duration, unit="ns",
+            where=f"comm_ops: {int(known.sum())} calls",
+        ),
+        *(
+            Evidence(
+                name=Words("waiting in the call", "该通信中的等待"), value=int(calls.exposed_waiting_ns[i]), unit="ns",
+                where=f"{names[int(i)]}, {format_ns(int(calls.ends[i] - calls.starts[i]))} long",
+                start_ns=int(calls.starts[i]),
+            )
+            for i in top
+        ),
+    ]  # fmt: skip
+    return finding(
+        "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, subject="peers", ranks=(),
+        title=Words(
+            f"At least {per_step(calls, waiting_ns)} of {step.en} ({format_ratio(share)}) are waiting inside "
+            f"collectives{moved}",
+            f"{step.zh}至少有 {per_step(calls, waiting_ns)}（{format_ratio(share)}）是集合通信内的等待{moved_zh}",
+        ),
+        evidence=evidence, vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
+        formula="sum over calls of max(0, exposed time - time of the transfers) / length of the steps",
+        bands=tuple((int(calls.starts[i]), int(calls.ends[i])) for i in np.sort(top)),
+        cause=Words(
+            "Some rank of these groups comes late. The data of this rank holds no sub-tasks, so it alone cannot say "
+            "which: its trace_view.json or ascend_pytorch_profiler_*.db would.",
+            "这些通信域中有卡迟到。本卡数据中没有子任务，仅凭它无法判断是哪张卡：需要本卡的 trace_view.json 或 "
+            "ascend_pytorch_profiler_*.db。",
+        ),
+    )  # fmt: skip
+
+
+def _judged_late(calls: Calls, late: Sequence[Finding], pipelined: Bools) -> Judged:
+    if late:
+        return Judged(code="N-05", verdict="found")
+    if bool((calls.waiting_ns != NULL).any()):
+        reason = None
+        if pipelined.any():
+            reason = Words(
+                "point-to-point waits of the pipeline are judged as L-01", "流水线的点对点等待归入 L-01 判断"
+            )
+        return Judged(code="N-05", verdict="clean", reason=reason)
+    return Judged(code="N-05", verdict="not_judged", reason=no_waits(calls.trace))
+
+
+def _exposed(calls: Calls, explained: _Explained) -> tuple[Finding | None, Judged]:
+    """N-01: exposed communication that no late peer and no pipeline wait explains."""
+    # The exporter's overlap, spread over the calls, may leave less than the union.
+    exposed_ns = min(calls.exposed_union_ns(), int(calls.exposed_ns.sum()))
+    rest_ns = explained.rest_ns(calls)
+    waiting_ns = exposed_ns - rest_ns
+    share = share_of(calls, rest_ns)
+    if share < LOOK_EXPOSED_RATIO:
+        note = None
+        if waiting_ns:
+            note = Words(
+                f"{format_ratio(share_of(calls, exposed_ns))} of the step is exposed, all but {format_ratio(share)} is "
+                "waiting that other rows explain",
+                f"未被掩盖的通信占 {format_ratio(share_of(calls, exposed_ns))}，除 {format_ratio(share)} 外均为其他条目"
+                "已解释的等待",
+            )
+        return None, Judged(code="N-01", verdict="clean", reason=note)
+    parts = sorted(ops_by_group(calls), key=lambda part: -explained.rest_ns(calls, part[2]))
+    names = group_names(calls.trace)
+    op, group, mask = parts[0]
+    step = step_words(calls)
+    unknown = bool((calls.waiting_ns == NULL).all())
+    rest, rest_zh = ("", "") if not waiting_ns else (" beside the waiting", "（不含已解释的等待）")
+    evidence = [
+        Evidence(
+            name=Words("exposed communication", "未被掩盖的通信"), value=exposed_ns, unit="ns",
+            where=f"comm_ops: union of {len(calls)} calls less the union of kernels",
+        ),
+    ]  # fmt: skip
+    if waiting_ns:
+        evidence.append(
+            Evidence(
+                name=Words("of it waiting that N-05 or L-01 explain", "其中 N-05 或 L-01 已解释的等待"),
+                value=waiting_ns, unit="ns", where="comm_tasks, comm_transfers",
+            )
+        )  # fmt: skip
+    for part_op, part_group, part in parts[:3]:
+        first = int(np.argmax(np.where(part, calls.exposed_ns, -1)))
+        evidence.append(
+            Evidence(
+                name=Words(f"exposed in {part_op or '?'}", f"{part_op or '?'} 未被掩盖"),
+                value=explained.rest_ns(calls, part), unit="ns", start_ns=int(calls.starts[first]),
+                where=f"group {names.get(part_group, '?')}: {_times(int(part.sum()))}, longest "
+                f"{calls.table.text('name')[first]}",
+            )
+        )  # fmt: skip
+    hidden = 1 - exposed_ns / max(1, intervals.total(calls.union()))
+    evidence.append(
+        Evidence(
+            name=Words("share of communication hidden behind computing", "被计算掩盖的通信比例"),
+            value=max(0.0, hidden), unit="ratio", where="1 - exposed / union of all calls",
+        )
+    )  # fmt: skip
+    cause = _exposed_cause(names.get(group), unknown)
+    found = finding(
+        "N-01", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
+        title=Words(
+            f"{per_step(calls, rest_ns)} of {step.en} ({format_ratio(share)}) is communication that computing does "
+            f"not hide{rest}, most of it {op or 'collectives'} ({_times(int(mask.sum()))})",
+            f"{step.zh}有 {per_step(calls, rest_ns)}（{format_ratio(share)}）通信未被计算掩盖{rest_zh}，"
+            f"主要是 {op or '集合通信'}（{int(mask.sum())} 次）",
+        ),
+        vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids, cause=cause,
+        formula="(exposed communication - waiting explained by N-05 and L-01) / length of the steps",
+        severity=Severity.MEDIUM if share < MAX_EXPOSED_RATIO else None,
+    )  # fmt: skip
+    return found, Judged(code="N-01", verdict="found")
+
+
+def _times(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
+
+
+def _exposed_cause(group: str | None, waiting_unknown: bool) -> Words | None:
+    if waiting_unknown:
+        return Words(
+            "Collectives lie on the critical path. Part of this may be waiting for a late rank, which this data "
+            "cannot tell from transfer: check row N-05 with all ranks or a finer profile first.",
+            "集合通信处在关键路径上。其中一部分可能是在等待慢卡，现有数据无法与传输区分：请先用全部卡或更细粒度的 "
+            "profile 检查 N-05。",
+        )
+    if group in ("tp", "cp", "sp"):
+        return Words(
+            "Tensor or context parallelism exchanges data inside each layer and nothing computes meanwhile (row N-09).",
+            "TP 或 CP 在每层内通信，期间没有计算可供掩盖（N-09）。",
+        )
+    if group is not None and group.startswith("dp"):
+        return Words(
+            "Gradients are reduced or parameters gathered while nothing computes (row N-10).",
+            "梯度归约或参数收集期间没有计算可供掩盖（N-10）。",
+        )
+    return None
+
+
+def _metrics(calls: Calls, waits: Sequence[PeerWait]) -> tuple[Metric, ...]:
+    rank = calls.trace.meta.rank
+    union = intervals.total(calls.union())
+    exposed = min(calls.exposed_union_ns(), int(calls.exposed_ns.sum()))
+    waiting = total(calls.exposed_waiting_ns)
+    transit, _ = _transit(calls)
+    steps = max(1, calls.steps)
+    worst = max((wait.exposed_ns for wait in waits), default=None)
+    return (
+        Metric(
+            name="communication_exposed_ratio", value=share_of(calls, exposed), unit="ratio", better="lower",
+            rank=rank,
+        ),
+        Metric(
+            name="communication_overlap_ratio", value=max(0.0, 1 - exposed / union) if union else None, unit="ratio",
+            better="higher", rank=rank,
+        ),
+        Metric(
+            name="communication_wait_ns", value=None if waiting is None else waiting / steps, unit="ns",
+            better="lower", rank=rank,
+        ),
+        Metric(
+            name="communication_longest_peer_wait_ns", value=None if worst is None else worst / steps, unit="ns",
+            better="lower", rank=rank,
+        ),
+        Metric(
+            name="communication_transit_ns", value=None if transit is None else transit / steps, unit="ns",
+            better="lower", rank=rank,
+        ),
+    )  # fmt: skip
