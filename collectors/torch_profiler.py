@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from ascend_perf.errors import MachineError
 
@@ -37,6 +38,27 @@ class Options:
     profile_memory: bool = True
     with_stack: bool = False
     """Call stacks make the file several times larger and hold paths of the source files."""
+
+
+class Steps(Protocol):
+    """The part of a profiler that the loop uses: entered, told of each step, left."""
+
+    def __enter__(self) -> Steps: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
+
+    def step(self) -> None: ...
+
+
+class Recorder(Protocol):
+    """A profiler of one kind of device, and what it has written."""
+
+    profiler: Steps
+
+    def written(self) -> str:
+        """Path of the trace, relative to the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +88,18 @@ def collect(
     options: Options,
     on_phase: Callable[[Phase, int], None] = lambda phase, steps: None,
 ) -> Measurement:
-    """Run the steps and write `<folder>/rank0.pt.trace.json.gz`.
+    """Run the steps and leave the trace in `folder`: rank0.pt.trace.json.gz, or on an NPU rank0_*_ascend_pt/.
 
     Args:
         step: does one step; may return before the device has finished.
         last_value: loss or checksum of the last step; read once, after the measured steps.
-        device: as torch names it: cpu, cuda:0.
+        device: as torch names it: cpu, cuda:0, npu:0.
         folder: where the trace goes; must exist.
         on_phase: told before each phase how many steps it has; never called between the steps of a phase.
 
     Raises:
         MachineError: this profiler cannot record that device, or wrote no trace.
     """
-    from torch.profiler import profile, schedule
-
-    activities = _activities(device)
     synchronise = _synchroniser(device)
 
     on_phase("warmup", warmup_steps)
@@ -93,45 +112,69 @@ def collect(
     peak_rss_bytes, peak_device_bytes = _peak_rss_bytes(), _device_peak(device)
     value = last_value()
 
-    written: list[Path] = []
-    target = folder / "rank0.pt.trace.json.gz"
-
-    def export(profiler: profile) -> None:
-        on_phase("export", 0)
-        plain = folder / "rank0.pt.trace.json"
-        profiler.export_chrome_trace(str(plain))
-        compress_trace(plain, target)
-        plain.unlink()
-        written.append(target)
-
     profiled_ns: list[int] = []
     on_phase("profiler_warmup", 1)
-    with profile(
-        activities=activities,
-        schedule=schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
-        on_trace_ready=export,
-        record_shapes=options.record_shapes,
-        profile_memory=options.profile_memory,
-        with_stack=options.with_stack,
-    ) as profiler:
+    recorder = _recorder(device, folder, profiled_steps, options)
+    with recorder.profiler as profiler:
         step()
         synchronise()
         on_phase("profiled", profiled_steps)
         profiler.step()
-        for _ in range(profiled_steps):
+        for index in range(profiled_steps):
             profiled_ns.append(_timed(step, synchronise))
+            if index == profiled_steps - 1:
+                on_phase("export", 0)
             profiler.step()
-    if not written or not target.stat().st_size:
-        raise MachineError("the profiler wrote no trace", hint="is another profiler attached to this process?")
     return Measurement(
         warmup_ns=warmup_ns,
         measured_ns=measured_ns,
         profiled_ns=tuple(profiled_ns),
         peak_rss_bytes=peak_rss_bytes,
         peak_device_bytes=peak_device_bytes,
-        trace_name=target.name,
+        trace_name=recorder.written(),
         last_value=value,
     )
+
+
+class KinetoRecorder:
+    """Records with `torch.profiler`; leaves `rank0.pt.trace.json.gz` in the folder."""
+
+    def __init__(self, device: str, folder: Path, profiled_steps: int, options: Options) -> None:
+        from torch.profiler import profile, schedule
+
+        self._target = folder / "rank0.pt.trace.json.gz"
+        self.profiler: Steps = profile(
+            activities=_activities(device),
+            schedule=schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
+            on_trace_ready=self._export,
+            record_shapes=options.record_shapes,
+            profile_memory=options.profile_memory,
+            with_stack=options.with_stack,
+        )
+
+    def _export(self, profiler: torch.profiler.profile) -> None:
+        plain = self._target.with_suffix("")
+        profiler.export_chrome_trace(str(plain))
+        compress_trace(plain, self._target)
+        plain.unlink()
+
+    def written(self) -> str:
+        """Name of the file, relative to the folder.
+
+        Raises:
+            MachineError: there is none.
+        """
+        if not self._target.is_file():
+            raise MachineError("the profiler wrote no trace", hint="is another profiler attached to this process?")
+        return self._target.name
+
+
+def _recorder(device: str, folder: Path, profiled_steps: int, options: Options) -> Recorder:
+    if device.startswith("npu"):
+        from ascend_perf.collectors.torch_npu import NpuRecorder
+
+        return NpuRecorder(folder, profiled_steps, options)
+    return KinetoRecorder(device, folder, profiled_steps, options)
 
 
 def compress_trace(plain: Path, target: Path) -> None:
@@ -170,40 +213,42 @@ def _timed(step: Callable[[], None], synchronise: Callable[[], None]) -> int:
 
 
 def _activities(device: str) -> list[torch.profiler.ProfilerActivity]:
-    from torch.profiler import ProfilerActivity, supported_activities
+    from torch.profiler import supported_activities
 
-    kind = device.split(":")[0]
-    needed = {"cpu": [ProfilerActivity.CPU], "cuda": [ProfilerActivity.CPU, ProfilerActivity.CUDA]}.get(kind)
-    if needed is None:
-        raise MachineError(f"torch.profiler does not record {kind} devices", hint="use --device cuda or --device cpu")
-    absent = [activity.name for activity in needed if activity not in supported_activities()]
+    names = ("CPU",) if device == "cpu" else ("CPU", device.split(":")[0].upper())
+    supported = {activity.name: activity for activity in supported_activities()}
+    absent = [name for name in names if name not in supported]
     if absent:
         raise MachineError(
             f"this build of torch cannot profile {', '.join(absent)}",
             hint="install a build of torch with Kineto (and CUPTI or roctracer)",
         )
-    return needed
+    return [supported[name] for name in names]
+
+
+def _backend(device: str) -> ModuleType:
+    """torch.cuda or torch.npu: both have the calls below."""
+    import torch
+
+    backend = getattr(torch, device.split(":")[0])
+    assert isinstance(backend, ModuleType)
+    return backend
 
 
 def _synchroniser(device: str) -> Callable[[], None]:
-    import torch
-
     if device == "cpu":
         return lambda: None
-    return lambda: torch.cuda.synchronize(device)
+    backend = _backend(device)
+    return lambda: backend.synchronize(device)
 
 
 def _reset_device_peak(device: str) -> None:
-    import torch
-
     if device != "cpu":
-        torch.cuda.reset_peak_memory_stats(device)
+        _backend(device).reset_peak_memory_stats(device)
 
 
 def _device_peak(device: str) -> int | None:
-    import torch
-
-    return None if device == "cpu" else int(torch.cuda.max_memory_allocated(device))
+    return None if device == "cpu" else int(_backend(device).max_memory_allocated(device))
 
 
 def _peak_rss_bytes() -> int | None:

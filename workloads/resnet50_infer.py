@@ -35,7 +35,7 @@ RESIZE_RATIO: Final = 256 / 224
 class Config:
     """Sizes of the images, of the net and of one step.
 
-    `dtype` auto is fp16 on an NPU or GPU and fp32 on a CPU.
+    `dtype` auto is fp16 on an NPU or GPU and fp32 on a CPU; fp32 means fp32, TF32 convolutions are turned off.
     """
 
     batch: int = 4
@@ -158,6 +158,7 @@ def resnet50_infer(config: Config, device: str, seed: int) -> Program:
     torch.manual_seed(seed)
     dtype = config.dtype if config.dtype != "auto" else ("fp32" if device == "cpu" else "fp16")
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    torch.backends.cudnn.allow_tf32 = False
     layout = torch.channels_last if config.channels_last else torch.contiguous_format
     model = ResNet50(width=config.base_width, classes=config.classes).eval()
     model = model.to(device=device, dtype=torch_dtype, memory_format=layout)

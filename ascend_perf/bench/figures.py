@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from ascend_perf.collectors.devices import SeenDevice
+from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.run import Manifest
+from ascend_perf.model.trace import Device
 from ascend_perf.units import Better, Unit
 from ascend_perf.workloads._spec import Settings
 
@@ -49,11 +51,11 @@ class Said:
     environment: Mapping[str, str]
 
 
-def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak_flops_per_s: float | None) -> tuple[Metric, ...]:
+def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak: float | None) -> tuple[Metric, ...]:
     """Figures of a run; all but the overhead come from the steps without the profiler.
 
     Args:
-        peak_flops_per_s: dense peak of the device for the dtype in use; None (unknown) leaves `mfu` out.
+        peak: dense FLOP/s of the device for the dtype in use; None (unknown) leaves `mfu` out.
 
     Returns:
         `<item>_per_s` is items per step by the median step time; `step_time_iqr` the width of its middle half, its
@@ -76,11 +78,18 @@ def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak_flops_per_s
         metric("profiler_overhead", statistics.median(profiled) / step_ns - 1, "ratio", "lower"),
         metric("peak_rss", measurement["peak_rss_bytes"], "bytes", "lower"),
     ]
-    if peak_flops_per_s is not None:
-        metrics.append(metric("mfu", flops_per_s / peak_flops_per_s, "ratio", "higher"))
+    if peak is not None:
+        metrics.append(metric("mfu", flops_per_s / peak, "ratio", "higher"))
     if measurement["peak_device_bytes"] is not None:
         metrics.append(metric("peak_device_memory", measurement["peak_device_bytes"], "bytes", "lower"))
     return tuple(metrics)
+
+
+def peak_flops_per_s(device: SeenDevice, dtype: str) -> float | None:
+    """Dense peak of the matrix units for a dtype from the device table; None for a CPU or a device not in it."""
+    kind: Literal["npu", "gpu", "cpu"] = "gpu" if device.type == "cuda" else device.type
+    spec = spec_for(Device(kind=kind, name=device.name))
+    return None if spec is None else spec.matrix_peak(dtype)
 
 
 def interquartile_range(values: Sequence[int]) -> float | None:
@@ -104,7 +113,6 @@ def manifest_of(
 ) -> Manifest:
     """The manifest of a run that has ended well."""
     measurement, program = said.measurement, said.program
-    peak_flops_per_s = None
     return Manifest(
         workload=workload,
         preset=preset,
@@ -123,7 +131,7 @@ def manifest_of(
         command=tuple(request_words),
         versions=said.versions,
         environment=said.environment,
-        metrics=metrics_of(measurement, program, peak_flops_per_s),
+        metrics=metrics_of(measurement, program, peak_flops_per_s(said.device, program["dtype"])),
         timings_ns={
             "warmup": tuple(measurement["warmup_ns"]),
             "measured": tuple(measurement["measured_ns"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -43,7 +44,7 @@ def command(
     force: bool,
     with_stack: bool,
     no_report: bool,
-    lang: str,
+    lang: Literal["en", "zh"],
     formats: str,
 ) -> None:
     """Run WORKLOAD, profile it and write a report.
@@ -67,7 +68,9 @@ def command(
         return
     from ascend_perf import pipeline
 
-    with _show.working("analysing the trace"):
-        result = pipeline.report([where], out=where / "report", formats=chosen_formats, lang=lang, force=True)
+    with _show.working("reading the trace") as update:
+        result = pipeline.report(
+            [where], out=where / "report", formats=chosen_formats, lang=lang, force=True, progress=update
+        )
     click.echo(result.summary)
     click.echo(str(result.paths[chosen_formats[0]]))

@@ -29,9 +29,9 @@ def command(workload: str | None, preset: str | None, lang: str) -> None:
         click.echo("\nascend-perf run WORKLOAD --preset PRESET")
         return
     part = find_workload(workload)
-    click.echo(f"{part.name}\n  {words(part.about)}")
     names = [preset] if preset else list(part.presets())
     settings = [part.settings(name).as_dict() for name in names]
+    click.echo(f"{part.name}\n  {words(part.about)}")
     table: list[tuple[str, ...]] = [("setting", *names)]
     table += [(key, *(_shown(values[key]) for values in settings)) for key in settings[0]]
     click.echo(_show.columns(table, "  "))

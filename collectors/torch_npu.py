@@ -1,0 +1,78 @@
+"""The profiler of torch_npu behind the steps of `torch_profiler.collect`: Level1, PipeUtilization, text export.
+
+Written from the public source of torch_npu 5.0 to 26.1 and tested against stand-ins; not yet run on a device.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ascend_perf.errors import MachineError
+
+if TYPE_CHECKING:
+    from ascend_perf.collectors.torch_profiler import Options, Steps
+
+WORKER: Final = "rank0"
+"""Named by us: the default name of torch_npu begins with the host's."""
+
+GC_THRESHOLD_MS: Final = 1.0
+"""Collections of Python's garbage shorter than this are not recorded. Status: vendor (documented as sensible)."""
+
+
+class NpuRecorder:
+    """Records with `torch_npu.profiler`; leaves one `rank0_*_ascend_pt` directory in the folder."""
+
+    def __init__(self, folder: Path, profiled_steps: int, options: Options) -> None:
+        from torch_npu import profiler
+
+        self._folder = folder
+        self.profiler: Steps = profiler.profile(
+            activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
+            schedule=profiler.schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
+            on_trace_ready=profiler.tensorboard_trace_handler(str(folder), worker_name=WORKER),
+            record_shapes=options.record_shapes,
+            profile_memory=options.profile_memory,
+            with_stack=options.with_stack,
+            experimental_config=experimental_config(),
+        )
+
+    def written(self) -> str:
+        """Name of the directory, relative to the folder.
+
+        Raises:
+            MachineError: there is none or it was not parsed; torch_npu itself raises nothing when profiling fails.
+        """
+        found = sorted(self._folder.glob("*_ascend_pt"))
+        if not found:
+            raise MachineError("torch_npu's profiler wrote no *_ascend_pt directory", hint="see its lines above")
+        if not (found[-1] / "ASCEND_PROFILER_OUTPUT").is_dir():
+            raise MachineError(
+                "torch_npu's profiler wrote raw data but could not parse it",
+                hint="source set_env.sh of the CANN toolkit: the parser needs `msprof` on the PATH",
+            )
+        return found[-1].name
+
+
+def experimental_config() -> object:
+    """Level1 with PipeUtilization counters; options that this release does not know are left out.
+
+    Source:
+        format reference for collectors, section 2.3: fields of _ExperimentalConfig by release.
+    """
+    from torch_npu import profiler
+
+    wanted = {
+        "profiler_level": profiler.ProfilerLevel.Level1,
+        "aic_metrics": profiler.AiCMetrics.PipeUtilization,
+        "l2_cache": False,
+        "data_simplification": False,
+        "record_op_args": False,
+        "gc_detect_threshold": GC_THRESHOLD_MS,
+    }
+    if hasattr(profiler, "ExportType"):
+        wanted["export_type"] = profiler.ExportType.Text
+    known = inspect.signature(profiler._ExperimentalConfig.__init__).parameters
+    return profiler._ExperimentalConfig(**{name: value for name, value in wanted.items() if name in known})
+

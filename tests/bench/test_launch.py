@@ -1,0 +1,175 @@
+"""A run from request to run directory, and what is left when it fails."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from ascend_perf.bench import launch as launching
+from ascend_perf.bench.launch import Notice, Request, default_folder, launch
+from ascend_perf.collectors import devices
+from ascend_perf.errors import MachineError, UsageError
+from ascend_perf.manifest import read_manifest
+
+FAST_LLM = (
+    "layers=1", "width=16", "heads=2", "kv_heads=1", "hidden=16", "vocabulary=32", "tokens=8", "batch=1",
+    "accumulate=1", "warmup_steps=1", "measured_steps=2", "profiled_steps=2", "dtype=fp32", "seed=5",
+)  # fmt: skip
+FAST_RESNET = (
+    "batch=1", "image_width_px=40", "image_height_px=40", "distinct_images=1", "crop_px=32", "base_width=4",
+    "classes=4", "warmup_steps=1", "measured_steps=2", "profiled_steps=2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All packages are there, as far as the launcher can tell."""
+    monkeypatch.setattr(launching, "_check_packages", lambda workload: None)
+
+
+def ranges(folder: Path, name: str) -> list[str]:
+    document = json.loads(gzip.decompress((folder / name).read_bytes()))
+    return [event["name"] for event in document["traceEvents"] if event.get("cat") == "user_annotation"]
+
+
+@pytest.mark.torch
+def test_llm_pretrain_leaves_manifest_trace_and_telemetry(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    notices: list[Notice] = []
+    folder = tmp_path / "run"
+
+    where, manifest = launch(
+        Request(workload="llm-pretrain", overrides=FAST_LLM, device="cpu"), folder=folder, on_notice=notices.append
+    )
+
+    assert where == folder
+    assert read_manifest(folder) == replace(manifest, path="manifest.json")
+    assert (manifest.device, manifest.seed, manifest.data_origin) == ("cpu", 5, "measured")
+    assert {phase: len(times) for phase, times in manifest.timings_ns.items()} == {
+        "warmup": 1, "measured": 2, "profiled": 2,
+    }  # fmt: skip
+    values = {metric.name: metric.value for metric in manifest.metrics}
+    # Median of two is their mean; 8 tokens a step.
+    assert values["tokens_per_s"] == pytest.approx(8 / (sum(manifest.timings_ns["measured"]) / 2) * 1e9)
+    assert manifest.command[:3] == ("ascend-perf", "run", "llm-pretrain")
+    assert manifest.config["tokens"] == 8
+    assert [notice.phase for notice in notices] == [
+        "start", "device", "build", "warmup", "measured", "profiler_warmup", "profiled", "export",
+    ]  # fmt: skip
+    (trace,) = manifest.files["trace"]
+    names = ranges(folder, trace)
+    assert [name for name in names if name.startswith("ProfilerStep")] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert {"data::copy", "forward", "backward", "optimizer"} <= set(names)
+    with open(folder / "telemetry.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["phase"] == "start"
+    assert all(int(row["process_rss_bytes"]) > 0 for row in rows)
+    assert str(tmp_path) not in (folder / "manifest.json").read_text("utf-8")
+
+
+@pytest.mark.torch
+def test_resnet50_infer_shows_its_preprocessing_in_the_trace(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    request = Request(workload="resnet50-infer", overrides=FAST_RESNET, device="cpu", with_stack=True)
+
+    where, manifest = launch(request, folder=tmp_path / "run")
+
+    names = ranges(where, manifest.files["trace"][0])
+    stages = ["preprocess::decode", "preprocess::resize", "preprocess::normalise", "preprocess::copy", "inference"]
+    assert [names.count(stage) for stage in stages] == [2] * 5
+    assert manifest.command[-1] == "--with-stack"
+
+
+def test_a_wrong_setting_is_found_before_anything_is_made(tmp_path: Path, packages: None) -> None:
+    with pytest.raises(UsageError, match="did you mean 'layers'"):
+        launch(Request(workload="llm-pretrain", overrides=("layer=3",)), folder=tmp_path / "run")
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(MachineError) as caught:
+        launch(Request(workload="resnet50-infer"), folder=tmp_path / "run")
+
+    assert caught.value.what == "resnet50-infer needs torch, pillow, not installed here"
+    assert caught.value.hint == 'pip install "ascend-perf[torch]"'
+
+
+def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path, packages: None) -> None:
+    (tmp_path / "notes.txt").write_text("mine", "utf-8")
+    request = Request(workload="llm-pretrain", device="cpu")
+
+    with pytest.raises(UsageError, match="exists"):
+        launch(request, folder=tmp_path)
+    with pytest.raises(UsageError, match="no run directory of ours"):
+        launch(request, folder=tmp_path, force=True)
+    with pytest.raises(UsageError, match="no run directory of ours"):
+        launch(request, folder=tmp_path / "notes.txt", force=True)
+
+    assert (tmp_path / "notes.txt").read_text("utf-8") == "mine"
+
+
+def stand_in_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Run `code` where the process of the workload would be."""
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **kinds: real([sys.executable, "-c", code], **kinds)
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("import os, signal; input(); os.kill(os.getpid(), signal.SIGKILL)", MachineError, "ended by SIGKILL"),
+        ("input(); raise KeyError('a bug')", RuntimeError, "KeyError: 'a bug'"),
+        ("input()", RuntimeError, "ended with code 0"),
+        (
+            'input(); print(\'{"event": "error", "what": "w", "hint": "h", "exit_code": 4}\')',
+            MachineError,
+            "w",
+        ),
+        ('input(); print(\'{"event": "error", "what": "w", "hint": "h", "exit_code": 2}\')', UsageError, "w"),
+    ],
+)
+def test_a_process_that_dies_leaves_no_folder_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: None, code: str, kind: type[Exception], message: str
+) -> None:
+    stand_in_child(monkeypatch, code)
+
+    with pytest.raises(kind, match=message):
+        launch(Request(workload="llm-pretrain", device="cpu"), folder=tmp_path / "run")
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_profilers_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: None) -> None:
+    monkeypatch.setattr(devices, "installed_version", lambda package: "2.9.0")
+    monkeypatch.setenv("PROFILING_MODE", "dynamic")
+
+    with pytest.raises(MachineError, match="runs under msprof"):
+        launch(Request(workload="llm-pretrain"), folder=tmp_path / "run")
+
+
+def test_a_run_on_the_cpu_does_not_load_other_back_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "installed_version", lambda package: "2.9.0")
+    monkeypatch.delenv("PROFILING_MODE", raising=False)
+
+    assert launching._environment("cpu")[devices.AUTOLOAD] == "0"
+
+
+def test_the_default_folder_names_workload_preset_and_time() -> None:
+    request = Request(workload="llm-pretrain", preset="1b")
+
+    assert default_folder(request, datetime(2026, 4, 7, 10, 15, 32)) == Path("runs/llm-pretrain-1b-20260407-101532")

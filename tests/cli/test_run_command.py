@@ -1,0 +1,144 @@
+"""`ascend-perf run`, `workloads` and `devices` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ascend_perf.cli import _show
+from ascend_perf.errors import UsageError
+from ascend_perf.model.finding import Metric
+from ascend_perf.model.run import Manifest
+
+FAST = [
+    word
+    for text in ("batch=1", "image_width_px=40", "image_height_px=40", "distinct_images=1", "crop_px=32",
+                 "base_width=4", "classes=4", "warmup_steps=1", "measured_steps=2", "profiled_steps=1")
+    for word in ("--set", text)
+]  # fmt: skip
+
+
+def ascend_perf(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ascend_perf", *words]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=cwd, check=False)
+
+
+@pytest.mark.torch
+def test_run_measures_and_prints_the_run_directory_last(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+
+    done = ascend_perf("run", "resnet50-infer", *FAST, "--device", "cpu", "--no-report", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    where = tmp_path / lines[-1]
+    assert where.parent == tmp_path / "runs"
+    assert (where / "manifest.json").is_file()
+    assert "images/s" in done.stdout
+    assert "median of 2" in done.stdout
+    assert done.stderr.startswith("device: cpu")
+    assert "\x1b" not in done.stdout + done.stderr  # no terminal, no progress
+
+
+@pytest.mark.torch
+def test_run_writes_a_report_from_its_own_trace(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    words = ("--device", "cpu", "-o", "here", "--format", "json,md", "--lang", "zh")
+
+    done = ascend_perf("run", "resnet50-infer", *FAST, *words, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(Path("here/report/report.json"))
+    report = json.loads((tmp_path / "here/report/report.json").read_text("utf-8"))
+    assert report["data_origin"] == "measured"
+    assert [step["step_id"] for step in report["ranks"][0]["steps"]] == [1]
+    assert "images_per_s" in {metric["name"] for metric in report["metrics"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["run"], 2, "Missing argument 'WORKLOAD'"),
+        (["run", "lm-pretrain"], 2, "no workload 'lm-pretrain': did you mean 'llm-pretrain'?"),
+        (["run", "llm-pretrain", "--preset", "huge"], 2, "llm-pretrain has no preset 'huge'"),
+        (["run", "llm-pretrain", "--set", "layres=3"], 2, "did you mean 'layers'?"),
+        (["run", "llm-pretrain", "--device", "tpu"], 2, "'tpu' is not one of"),
+        (["run", "llm-pretrain", "--format", "pdf"], 2, "unknown report format 'pdf'"),
+        (["workloads", "resnet"], 2, "no workload 'resnet'"),
+        (["workloads", "llm-pretrain", "--preset", "huge"], 2, "llm-pretrain has no preset 'huge'"),
+    ],
+)
+def test_mistakes_end_with_a_message_and_code_2(words: list[str], code: int, message: str, tmp_path: Path) -> None:
+    done = ascend_perf(*words, cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_an_absent_device_ends_with_code_4_and_leaves_nothing(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+
+    done = ascend_perf("run", "llm-pretrain", "--device", "cuda", "-o", "here", cwd=tmp_path)
+
+    assert done.returncode == 4
+    assert "no cuda device here, torch sees: cpu" in done.stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_workloads_lists_presets_and_settings_in_both_languages() -> None:
+    listed = ascend_perf("workloads").stdout
+    settings = ascend_perf("workloads", "llm-pretrain", "--preset", "tiny", "--lang", "zh").stdout
+
+    assert "llm-pretrain" in listed
+    assert "--preset tiny" in listed
+    assert "语言模型" in settings
+    assert any(line.split() == ["layers", "4"] for line in settings.splitlines())
+
+
+def test_devices_lists_what_is_here_and_what_is_known() -> None:
+    here, known = ascend_perf("devices"), ascend_perf("devices", "--known")
+
+    assert here.returncode == known.returncode == 0
+    assert "cpu · " in here.stdout
+    assert "torch " in here.stdout
+    assert any(line.split()[:2] == ["ascend-910b4", "Ascend910B4"] for line in known.stdout.splitlines())
+
+
+def test_formats_are_checked_and_not_repeated() -> None:
+    assert _show.formats_of("json, html,json") == ("json", "html")
+    for text, message in (("pdf", "unknown report format 'pdf'"), (" ,", "no report format given")):
+        with pytest.raises(UsageError, match=message):
+            _show.formats_of(text)
+
+
+def test_the_summary_says_what_is_not_known() -> None:
+    metrics = (
+        Metric(name="tokens_per_s", value=4716.3, unit="items_per_s", better="higher"),
+        Metric(name="step_time_median", value=2.5e8, unit="ns", better="lower"),
+        Metric(name="step_time_iqr", value=None, unit="ns", better="lower"),
+        Metric(name="step_count", value=1, unit="count", better="none"),
+        Metric(name="profiler_overhead", value=0.04, unit="ratio", better="lower"),
+    )
+    manifest = Manifest(
+        workload="w", preset="tiny", device="cpu", data_origin="measured", created="", metrics=metrics,
+        device_facts={"name": "a processor", "dtype": "fp32"}, notes=("no telemetry",),
+    )  # fmt: skip
+
+    lines = _show.summary_of(manifest).splitlines()
+
+    assert lines[1] == "  throughput   4\u2009716 tokens/s"
+    assert lines[2] == "  step         250 ms median of 1"
+    assert "MFU unknown: no peak of this device is known" in lines[3]
+    assert lines[4] == "  host memory  unknown at most"
+    assert lines[-1] == "  note         no telemetry"
