@@ -1,0 +1,191 @@
+"""Kernels in groups, and the evidence that a set of kernels gives: its time per step, its share, its longest one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_perf.analyzers._steps import (
+    StepWindows,
+    membership,
+    step_total_ns,
+    step_windows,
+    union_total_ns,
+    unions_by_step,
+)
+from ascend_perf.model.finding import Evidence, Words
+from ascend_perf.model.table import NULL, Bools, Ints, Table
+from ascend_perf.model.tables import KERNELS
+from ascend_perf.model.trace import Trace
+
+LEVEL1: Final = Words(
+    "not in this data: profile with profiler_level=torch_npu.profiler.ProfilerLevel.Level1",
+    "数据中没有：请以 profiler_level=torch_npu.profiler.ProfilerLevel.Level1 采集",
+)
+"""Reason for rows that need core types, shapes and dtypes."""
+PIPES: Final = Words(
+    "not in this data: profile with profiler_level=torch_npu.profiler.ProfilerLevel.Level1 and "
+    "aic_metrics=torch_npu.profiler.AiCMetrics.PipeUtilization",
+    "数据中没有：请以 profiler_level=torch_npu.profiler.ProfilerLevel.Level1、"
+    "aic_metrics=torch_npu.profiler.AiCMetrics.PipeUtilization 采集",
+)
+"""Reason for rows that need the pipe counters."""
+
+
+MAX_NAME: Final = 100
+"""Names and shapes are cut after this many characters where they are only a pointer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Groups of kernels, the longest total first; arrays of shape (groups,) but `of` (kernels,)."""
+
+    of: Ints
+    """Group of each kernel."""
+    first: Ints
+    """One kernel of the group: what is equal in the group can be read there."""
+    count: Ints
+    total_ns: Ints
+    longest: Ints
+    """The longest kernel of the group."""
+    max_ns: Ints
+    min_ns: Ints
+
+
+def group_kernels(kernels: Table, keys: Sequence[NDArray[np.int32] | Ints]) -> Groups:
+    """Kernels with equal keys, by total time. Kernels of unknown duration count with 0 ns."""
+    duration = np.where(kernels.ints("dur_ns") == NULL, 0, kernels.ints("dur_ns"))
+    index = np.zeros(len(kernels), np.int64)
+    for key in keys:
+        _, codes = np.unique(key, return_inverse=True)
+        # Re-numbered after each key, so that the product stays inside int64.
+        _, index = np.unique(index * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
+    if not len(kernels):
+        none = np.empty(0, np.int64)
+        return Groups(of=none, first=none, count=none, total_ns=none, longest=none, max_ns=none, min_ns=none)
+    # Sorted by (group, duration): the ends of each run are its shortest and its longest kernel.
+    order = np.lexsort((duration, index))
+    heads = np.searchsorted(index[order], np.arange(int(index.max()) + 1))
+    tails = np.append(heads[1:], len(order)) - 1
+    totals = np.add.reduceat(duration[order], heads)
+    rank = np.argsort(-totals, kind="stable")
+    place = np.empty(len(rank), np.int64)
+    place[rank] = np.arange(len(rank))
+    return Groups(
+        of=place[index],
+        first=order[heads[rank]],
+        count=(tails - heads + 1)[rank],
+        total_ns=totals[rank],
+        longest=order[tails[rank]],
+        max_ns=duration[order[tails[rank]]],
+        min_ns=duration[order[heads[rank]]],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """The kernels of a rank inside its steps, and how their time is told.
+
+    Shares of the step are unions (kernels that run at once count once); shares of kernel time are sums.
+    """
+
+    trace: Trace
+    windows: StepWindows
+    whole_ns: int
+    """Sum of the spans of all steps."""
+    inside: Bools
+    """Kernels that belong to a step."""
+    duration: Ints
+    kernel_total_ns: int
+    """Sum of all durations, over all streams."""
+
+    @classmethod
+    def of(cls, trace: Trace) -> KernelTime:
+        """From the kernels of a trace."""
+        windows = step_windows(trace)
+        duration = np.where(trace[KERNELS].ints("dur_ns") == NULL, 0, trace[KERNELS].ints("dur_ns"))
+        return cls(
+            trace=trace,
+            windows=windows,
+            whole_ns=step_total_ns(trace, windows),
+            inside=membership(trace, trace[KERNELS], windows) >= 0,
+            duration=duration,
+            kernel_total_ns=int(duration.sum()),
+        )
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, at least 1."""
+        return max(1, len(self.windows))
+
+    def union_ns(self, rows: Bools) -> int:
+        """Time of the steps in which at least one of the kernels runs."""
+        return union_total_ns(unions_by_step(self.trace, self.trace[KERNELS], rows, self.windows))
+
+    def step_share(self, rows: Bools) -> float | None:
+        """Share of the steps in which at least one of the kernels runs, None when the steps have no length."""
+        return min(1.0, self.union_ns(rows) / self.whole_ns) if self.whole_ns > 0 else None
+
+    def kernel_share(self, rows: Bools) -> float:
+        """Share of the sum of all kernel durations."""
+        return float(self.duration[rows].sum() / self.kernel_total_ns) if self.kernel_total_ns else 0.0
+
+    def per_step_ns(self, rows: Bools) -> float:
+        """Union of the kernels, mean over the steps."""
+        return self.union_ns(rows) / self.steps
+
+    def per_step_count(self, rows: Bools) -> float:
+        """Kernels of the set that lie in steps, mean over the steps."""
+        return int((rows & self.inside).sum()) / self.steps
+
+    def longest(self, rows: Bools) -> int:
+        """Row of the longest of the kernels."""
+        picked = np.flatnonzero(rows)
+        return int(picked[np.argmax(self.duration[picked])])
+
+    def evidence(self, rows: Bools, what: Words) -> list[Evidence]:
+        """Time per step, share of kernel time, count and the longest kernel of a set that is not empty."""
+        count = int((rows & self.inside).sum())
+        return [
+            Evidence(
+                name=Words(f"{what.en}, time per step (union)", f"{what.zh}，每步耗时（并集）"),
+                value=self.per_step_ns(rows),
+                unit="ns",
+                where=f"kernels: {count} rows in {self.steps} step(s)",
+            ),
+            Evidence(
+                name=Words(f"{what.en}, share of kernel time", f"{what.zh}，占 Kernel 总耗时"),
+                value=self.kernel_share(rows),
+                unit="ratio",
+                where="kernels: sum of durations",
+            ),
+            self.longest_evidence(rows),
+        ]
+
+    def longest_evidence(self, rows: Bools) -> Evidence:
+        """The longest kernel of a set, with its place."""
+        row = self.longest(rows)
+        start = int(self.trace[KERNELS].ints("start_ns")[row])
+        return Evidence(
+            name=Words("longest of them", "其中最长的一个"),
+            value=int(self.duration[row]),
+            unit="ns",
+            where=kernel_place(self.trace[KERNELS], row),
+            start_ns=None if start == NULL else start,
+        )
+
+
+def kernel_place(kernels: Table, row: int) -> str:
+    """Name, stream and shapes of a kernel: enough to find it again."""
+    parts = [(kernels.text("name")[row] or "?")[:MAX_NAME]]
+    stream = int(kernels.ints("stream")[row])
+    if stream != NULL:
+        parts.append(f"stream {stream}")
+    shapes = kernels.text("input_shapes")[row]
+    if shapes:
+        parts.append(f"inputs {shapes[:MAX_NAME]}")
+    return "kernels: " + ", ".join(parts)

@@ -1,0 +1,390 @@
+"""Findings about the mix of operators. Each function judges one row of the troubleshooting table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, group_kernels
+from ascend_perf.analyzers._rules import Vendor, finding
+from ascend_perf.analyzers._steps import membership
+from ascend_perf.device.specs import spec_for
+from ascend_perf.model.finding import Evidence, Finding, Judged, Words
+from ascend_perf.model.table import Bools, Floats, Ints, Text
+from ascend_perf.model.tables import KERNELS
+from ascend_perf.ops.classify import KernelClass
+from ascend_perf.ops.flops import plain_dtype
+from ascend_perf.ops.patterns import PATTERNS, find_patterns
+from ascend_perf.units import format_ns, format_ratio
+
+ANALYZER: Final = "operators"
+
+AI_CPU_MIN_NS: Final = 20_000
+"""AI CPU kernels up to this length are not worth a change. Status: vendor (advisor, computation/aicpu)."""
+FORMAT_MIN_RATIO: Final = 0.03
+"""Share of kernel time of format conversions. Status: assumed (row C-09)."""
+CAST_MIN_RATIO: Final = 0.05
+"""Share of kernel time of casts, and of layout copies. Status: assumed (row C-10)."""
+FP32_MIN_RATIO: Final = 0.03
+"""Share of kernel time of full-fp32 products. Status: assumed."""
+FP32_RATE_RATIO: Final = 0.25
+"""Rate of the cube in fp32 against fp16. Status: inferred from vendor totals (device table)."""
+STEP_MIN_RATIO: Final = 0.002
+"""A finding that could touch less of the step than this is not made. Status: assumed."""
+BLOCKS_KERNEL_RATIO: Final = 0.01
+"""Kernels below this share of kernel time are not judged by their blocks. Status: vendor (advisor, bound)."""
+PATTERN_MIN_COUNT: Final = 2
+"""A sequence that occurs less often per capture is no layer. Status: assumed."""
+
+_AS_LAYOUT: Final = frozenset({KernelClass.TRANSPOSE.value, KernelClass.COPY.value})
+_SGEMM: Final = (
+    "sgemm_", "s_gemm", "_sgemm", "gemmsn", "gemm_fp32", "cijk_ailk_bljk_sb", "cijk_alik_bljk_sb", "cijk_ailk_bjlk_sb",
+)  # fmt: skip
+
+
+def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
+    """C-07: kernels on the AI CPU that take longer than 20 us."""
+    if not _is_npu(time):
+        return
+    kernels = time.trace[KERNELS]
+    if not kernels.has("core"):
+        yield Judged(code="C-07", verdict="not_judged", reason=LEVEL1)
+        return
+    rows = kernels.text("core").equals("AICPU") & (time.duration > AI_CPU_MIN_NS)
+    share = time.step_share(rows) if rows.any() else 0.0
+    if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
+        yield _clean("C-07", time, rows, Words("AI CPU kernels above 20 us", "超过 20 us 的 AI CPU 算子"))
+        return
+    types = sorted({t for t in kernels.text("op_type").take(rows).to_list() if t})
+    named = ", ".join(types[:4]) + (" ..." if len(types) > 4 else "")
+    spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
+    yield finding(
+        "C-07",
+        analyzer=ANALYZER,
+        trace_rank=time.trace.meta.rank,
+        title=Words(
+            f"{int(rows.sum())} kernels above 20 us run on the AI CPU ({named or 'type unknown'}) "
+            f"and take {spent} per step{of.en}.",
+            f"{int(rows.sum())} 个超过 20 us 的算子在 AI CPU 上执行（{named or '类型未知'}），"
+            f"每步耗时 {spent}{of.zh}。",
+        ),
+        share_ratio=share,
+        evidence=[*time.evidence(rows, Words("AI CPU kernels", "AI CPU 算子")), *_dtypes(time, rows)],
+        vendor="npu",
+        formula="union(AI CPU kernels > 20 us) / step",
+    )
+    yield Judged(code="C-07", verdict="found")
+
+
+def format_conversion(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
+    """C-09: TransData (GPU: layout kernels of convolutions) with 3 % of kernel time or more."""
+    rows = classes.equals(KernelClass.FORMAT.value)
+    yield from _class_finding(
+        time,
+        "C-09",
+        rows,
+        FORMAT_MIN_RATIO,
+        Words("Format conversions (TransData)", "格式转换（TransData）")
+        if _is_npu(time)
+        else Words("Layout conversions", "排布转换"),
+        "union(format conversions) / step",
+    )
+
+
+def casts_and_copies(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
+    """C-10: casts with 5 % of kernel time or more; transposes and layout copies with 5 % or more."""
+    found = False
+    outcomes: list[Finding | Judged] = []
+    for subject, rows, what in (
+        ("cast", classes.equals(KernelClass.CAST.value), Words("Casts", "Cast 算子")),
+        ("layout", classes.isin(_AS_LAYOUT), Words("Transposes and layout copies", "Transpose 与排布类拷贝")),
+    ):
+        made = list(
+            _class_finding(time, "C-10", rows, CAST_MIN_RATIO, what, f"union({subject} kernels) / step", subject)
+        )
+        found |= any(isinstance(item, Finding) for item in made)
+        outcomes += [item for item in made if isinstance(item, Finding)]
+    yield from outcomes
+    both = classes.isin({*_AS_LAYOUT, KernelClass.CAST.value})
+    yield (
+        Judged(code="C-10", verdict="found")
+        if found
+        else _clean("C-10", time, both, Words("casts, transposes and copies", "Cast、Transpose 与拷贝"))
+    )
+
+
+def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
+    """C-11: matrix products in fp32 without HF32 or TF32."""
+    kernels = time.trace[KERNELS]
+    products = classes.equals(KernelClass.MATMUL.value)
+    if not products.any():
+        yield Judged(code="C-11", verdict="clean", reason=Words("no matrix products", "没有矩阵乘算子"))
+        return
+    if _is_npu(time):
+        if not kernels.has("input_dtypes"):
+            yield Judged(code="C-11", verdict="not_judged", reason=LEVEL1)
+            return
+        first = kernels.text("input_dtypes").flags(lambda text: plain_dtype(text.split(";")[0]) in ("float", "float32"))
+        hf32 = kernels.text("hf32_eligible")
+        rows = products & first & ~hf32.equals("YES")
+        is_told = bool((hf32.codes[rows] >= 0).all()) if rows.any() else True
+        saving, basis = 1 - FP32_RATE_RATIO, "the cube's fp32 rate is a quarter of fp16"
+    else:
+        rows = products & kernels.text("name").flags(_is_sgemm)
+        is_told = True
+        saving, basis = _gpu_saving(time)
+    share = time.step_share(rows) if rows.any() else 0.0
+    kernel_share = time.kernel_share(rows)
+    touched = None if share is None else share * saving
+    if not rows.any() or kernel_share < FP32_MIN_RATIO or (touched is not None and touched < STEP_MIN_RATIO):
+        yield _clean("C-11", time, rows, Words("products in full fp32", "全精度 fp32 矩阵乘"))
+        return
+    spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
+    mode = Words("HF32", "HF32") if _is_npu(time) else Words("TF32", "TF32")
+    extra = (
+        []
+        if is_told
+        else [
+            Evidence(
+                name=Words("use of HF32", "是否使用 HF32"),
+                value=None,
+                where="kernels.hf32_eligible: not in this data (text exports hold it)",
+            )
+        ]
+    )
+    yield finding(
+        "C-11",
+        analyzer=ANALYZER,
+        trace_rank=time.trace.meta.rank,
+        title=Words(
+            f"{int(rows.sum())} matrix products run in full fp32 without {mode.en}: {spent} per step, "
+            f"{format_ratio(kernel_share)} of kernel time{of.en}.",
+            f"{int(rows.sum())} 个矩阵乘以全精度 fp32 执行、未使用 {mode.zh}：每步 {spent}，"
+            f"占 Kernel 总耗时 {format_ratio(kernel_share)}{of.zh}。",
+        ),
+        share_ratio=touched,
+        evidence=[*time.evidence(rows, Words("fp32 products", "fp32 矩阵乘")), *extra],
+        vendor=_vendor(time),
+        formula=f"union(fp32 products) / step * {saving:.3g} ({basis})",
+    )
+    yield Judged(code="C-11", verdict="found")
+
+
+def unfused(time: KernelTime) -> Iterator[Finding | Judged]:
+    """C-12 and C-13: sequences that a fused operator would replace; the gain is all but their longest kernel."""
+    kernels = time.trace[KERNELS]
+    if _is_npu(time) and not kernels.has("op_type") and not kernels.has("name"):
+        yield Judged(code="C-12", verdict="not_judged", reason=LEVEL1)
+        yield Judged(code="C-13", verdict="not_judged", reason=LEVEL1)
+        return
+    matches = find_patterns(kernels, membership(time.trace, kernels, time.windows))
+    found: set[str] = set()
+    for pattern in PATTERNS:
+        match = matches.get(pattern.name)
+        if match is None or len(match) < PATTERN_MIN_COUNT:
+            continue
+        duration = time.duration[match.rows]
+        longest = np.maximum.reduceat(duration, match.firsts)
+        matched, kept = int(duration.sum()), int(longest.sum())
+        rows = np.zeros(len(kernels), bool)
+        rows[match.rows] = True
+        union = time.step_share(rows)
+        share = None if union is None or not matched else union * (matched - kept) / matched
+        if share is not None and share < STEP_MIN_RATIO:
+            continue
+        found.add(pattern.code)
+        yield _pattern_finding(time, pattern.name, pattern.code, rows, len(match), share)
+    for code in ("C-12", "C-13"):
+        if code in found:
+            yield Judged(code=code, verdict="found")
+        else:
+            reason = Words(
+                "no such sequence repeats on a device stream with a notable share of the step",
+                "设备流上没有占比可观的重复未融合序列",
+            )
+            yield Judged(code=code, verdict="clean", reason=reason)
+
+
+_PATTERN_WORDS: Final[dict[str, Words]] = {
+    "attention": Words("Attention (product, softmax, product)", "注意力（矩阵乘、softmax、矩阵乘）"),
+    "rms-norm": Words("RMSNorm (square, mean, rsqrt, mul)", "RMSNorm（平方、均值、rsqrt、乘）"),
+    "rotary": Words("Rotary embedding (neg, concat, mul, add)", "旋转位置编码（neg、concat、mul、add）"),
+    "swiglu": Words("SwiGLU (silu, mul)", "SwiGLU（silu、mul）"),
+}
+
+
+def _pattern_finding(time: KernelTime, name: str, code: str, rows: Bools, count: int, share: float | None) -> Finding:
+    what = _PATTERN_WORDS[name]
+    spent, of = format_ns(time.per_step_ns(rows)), _of_step(time.step_share(rows))
+    per_step = count / time.steps
+    return finding(
+        code,
+        analyzer=ANALYZER,
+        trace_rank=time.trace.meta.rank,
+        title=Words(
+            f"{what.en} runs as separate kernels {per_step:.3g} times per step: {spent}{of.en}.",
+            f"{what.zh}每步以分离的算子执行 {per_step:.3g} 次：耗时 {spent}{of.zh}。",
+        ),
+        share_ratio=share,
+        evidence=[
+            Evidence(
+                name=Words("sequences per step", "每步序列数"),
+                value=per_step,
+                unit="count",
+                where="kernels in order of start, per stream; matches do not overlap",
+            ),
+            *time.evidence(rows, what),
+        ],
+        subject=name,
+        vendor=_vendor(time),
+        formula="(union of the sequences) / step * (1 - time of each sequence's longest kernel / its time)",
+    )
+
+
+def block_count(time: KernelTime) -> Iterator[Finding | Judged]:
+    """C-04: kernels whose blocks do not divide by the cores, weighted by their time."""
+    if not _is_npu(time):
+        return
+    kernels = time.trace[KERNELS]
+    blocks = kernels.ints("block_num")
+    if not (blocks > 0).any():
+        yield Judged(code="C-04", verdict="not_judged", reason=LEVEL1)
+        return
+    cores = _cores(time)
+    usable = (blocks > 0) & (cores > 0)
+    if not usable.any():
+        reason = Words("the number of cores of this device is not in this data", "数据中没有该设备的核数")
+        yield Judged(code="C-04", verdict="not_judged", reason=reason)
+        return
+    kinds: list[Ints] = [kernels.text(name).codes.astype(np.int64) for name in ("op_type", "input_shapes")]
+    groups = group_kernels(kernels, [*kinds, blocks])
+    is_large = (groups.total_ns >= BLOCKS_KERNEL_RATIO * time.kernel_total_ns)[groups.of]
+    waves = np.ceil(np.where(usable, blocks / np.maximum(cores, 1), 1))
+    loss = np.where(usable, 1 - blocks / np.maximum(waves * cores, 1), 0.0)
+    rows = usable & is_large & (loss > 0)
+    share = time.step_share(rows) if rows.any() else 0.0
+    weight = time.duration[rows].sum()
+    mean_loss = float((time.duration[rows] * loss[rows]).sum() / weight) if weight else 0.0
+    touched = None if share is None else share * mean_loss
+    if not rows.any() or (touched is not None and touched < STEP_MIN_RATIO):
+        yield _clean("C-04", time, rows, Words("kernels with a partial last wave", "末轮未占满核的算子"))
+        return
+    row = time.longest(rows)
+    spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
+    yield finding(
+        "C-04",
+        analyzer=ANALYZER,
+        trace_rank=time.trace.meta.rank,
+        title=Words(
+            f"{int(rows.sum())} kernels leave {format_ratio(mean_loss)} of the cores idle "
+            f"(e.g. {int(blocks[row])} blocks on {int(cores[row])} cores) while they run for {spent} per step{of.en}.",
+            f"{int(rows.sum())} 个算子有 {format_ratio(mean_loss)} 的核空闲（如 {int(cores[row])} 个核只切分 "
+            f"{int(blocks[row])} 块），每步耗时 {spent}{of.zh}。",
+        ),
+        share_ratio=touched,
+        evidence=[
+            Evidence(
+                name=Words("idle cores, weighted by time", "空闲核比例（按耗时加权）"),
+                value=mean_loss,
+                unit="ratio",
+                where="kernels.block_num against the core count of the kernel's core type",
+            ),
+            Evidence(
+                name=Words("blocks / cores of the longest one", "最长算子的块数/核数"),
+                value=f"{int(blocks[row])} / {int(cores[row])}",
+                where="kernels.block_num",
+            ),
+            *time.evidence(rows, Words("such kernels", "此类算子")),
+        ],
+        vendor="npu",
+        formula="union(kernels) / step * mean(1 - b / (ceil(b / c) * c)), b blocks on c cores",
+    )
+    yield Judged(code="C-04", verdict="found")
+
+
+def _cores(time: KernelTime) -> Floats:
+    """Cores that each kernel could use: cube cores for AIC and MIX_AIC, vector cores for AIV and MIX_AIV."""
+    device, spec = time.trace.meta.device, spec_for(time.trace.meta.device)
+    cube = device.cube_cores or (spec.cube_cores if spec else None) or 0
+    vector = device.vector_cores or (spec.vector_cores if spec else None) or 0
+    core = time.trace[KERNELS].text("core")
+    return np.where(core.isin(["AIC", "MIX_AIC"]), cube, np.where(core.isin(["AIV", "MIX_AIV"]), vector, 0)).astype(
+        float
+    )
+
+
+def _class_finding(
+    time: KernelTime, code: str, rows: Bools, least: float, what: Words, formula: str, subject: str = ""
+) -> Iterator[Finding | Judged]:
+    share = time.step_share(rows) if rows.any() else 0.0
+    kernel_share = time.kernel_share(rows)
+    if kernel_share < least or (share is not None and share < STEP_MIN_RATIO):
+        yield _clean(code, time, rows, what)
+        return
+    count = time.per_step_count(rows)
+    spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
+    yield finding(
+        code,
+        analyzer=ANALYZER,
+        trace_rank=time.trace.meta.rank,
+        title=Words(
+            f"{what.en} take {format_ratio(kernel_share)} of kernel time: "
+            f"{count:.4g} kernels and {spent} per step{of.en}.",
+            f"{what.zh}占 Kernel 总耗时 {format_ratio(kernel_share)}：每步 {count:.4g} 个、{spent}{of.zh}。",
+        ),
+        share_ratio=share,
+        evidence=time.evidence(rows, what),
+        subject=subject,
+        vendor=_vendor(time),
+        formula=formula,
+    )
+    yield Judged(code=code, verdict="found")
+
+
+def _clean(code: str, time: KernelTime, rows: Bools, what: Words) -> Judged:
+    share = format_ratio(time.kernel_share(rows))
+    return Judged(
+        code=code,
+        verdict="clean",
+        reason=Words(f"{what.en}: {share} of kernel time", f"{what.zh}：占 Kernel 总耗时 {share}"),
+    )
+
+
+def _of_step(share: float | None) -> Words:
+    if share is None:
+        return Words(" ", " ")
+    return Words(f" ({format_ratio(share)} of the step)", f"（占单步 {format_ratio(share)}）")
+
+
+def _dtypes(time: KernelTime, rows: Bools) -> list[Evidence]:
+    dtypes = sorted({text for text in time.trace[KERNELS].text("input_dtypes").take(rows).to_list() if text})
+    if not dtypes:
+        return []
+    return [
+        Evidence(
+            name=Words("input dtypes", "输入数据类型"), value=" | ".join(dtypes[:4])[:160], where="kernels.input_dtypes"
+        )
+    ]
+
+
+def _is_sgemm(name: str) -> bool:
+    lower = name.lower()
+    return any(word in lower for word in _SGEMM) and "tensorop" not in lower and "tf32" not in lower
+
+
+def _gpu_saving(time: KernelTime) -> tuple[float, str]:
+    spec = spec_for(time.trace.meta.device)
+    slow, fast = (spec.matrix_peak("fp32"), spec.matrix_peak("tf32")) if spec else (None, None)
+    if slow is None or not fast:
+        return 1.0, "peaks of this device not known: the products counted in full"
+    return 1 - slow / fast, "fp32 against TF32 peak of the device"
+
+
+def _is_npu(time: KernelTime) -> bool:
+    return time.trace.meta.device.kind == "npu"
+
+
+def _vendor(time: KernelTime) -> Vendor | None:
+    return time.trace.meta.device.kind
