@@ -7,6 +7,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 # Processes of pytest; `auto` takes one per core.
 JOBS   ?= 2
+# More arguments for pytest: make test ARGS="-k contracts"
+ARGS   ?=
 
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -22,10 +24,10 @@ demo: $(VENV)/.torch ## Train a tiny language model, profile it and print the pa
 	$(BIN)/ascend-perf run llm-pretrain --preset tiny -o runs/demo --force
 
 test: $(VENV)/.test browser ## Run all tests
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: lint types floors $(VENV)/.test ## Lint, check types and floors, run the quick tests (what to run before a commit)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
 lint: $(VENV)/.dev ## Check style (ruff)
 	$(BIN)/ruff check .
