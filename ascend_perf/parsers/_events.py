@@ -382,7 +382,9 @@ def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
             odd |= rest & ~dot & ~minus & ~blank
     # Shift what had fewer decimals than asked for; values that would leave int64 are unknown.
     short = np.clip(decimals - fraction, 0, decimals)
-    bad = odd | (digits == 0) | (significant + short > 18)
+    # 19 digits fit as long as the number is below 2**63 (beyond, the sum has wrapped around and is negative).
+    limit = np.iinfo(np.int64).max // 10**short - 1
+    bad = odd | (digits == 0) | (significant + short > 19) | (value < 0) | (value > limit)
     value = np.where(bad, 0, value) * (10**short) + round_up
     value = np.where(negative, -value, value)
     result = np.where(bad, NULL, value)
