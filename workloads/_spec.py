@@ -53,8 +53,10 @@ class Program:
     dtype: str
     """Type in which the matrix products run: fp32, bf16 or fp16."""
     parameters: int
+    value_name: str
+    """What `last_value` is: loss, mean_log_probability."""
     last_value: Callable[[], float]
-    """Loss or checksum of the last step: finite, and equal for equal seeds on one device."""
+    """Result of the last step in one number: finite, and equal for equal seeds on one device."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,5 +185,6 @@ def llm_pretrain(config: Config, device: str, seed: int) -> Program:
         flops_per_step=step_flops(config),
         dtype=dtype,
         parameters=parameters(config),
+        value_name="loss",
         last_value=lambda: float(losses[-1]),
     )

@@ -163,7 +163,7 @@ def resnet50_infer(config: Config, device: str, seed: int) -> Program:
     model = ResNet50(width=config.base_width, classes=config.classes).eval()
     model = model.to(device=device, dtype=torch_dtype, memory_format=layout)
     files = synthetic_jpegs(config, seed)
-    labels: list[torch.Tensor] = []
+    surest: list[torch.Tensor] = []
     position = 0
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
@@ -181,7 +181,7 @@ def resnet50_infer(config: Config, device: str, seed: int) -> Program:
             x_BCHW = x_BCHW.to(device=device, dtype=torch_dtype, memory_format=layout)
         with record_function("inference"):
             logits_BK = model(x_BCHW)
-            labels[:] = [logits_BK.float().log_softmax(-1).max(-1).values.mean()]
+            surest[:] = [logits_BK.float().log_softmax(-1).max(-1).values.mean()]
 
     return Program(
         step=step,
@@ -190,5 +190,6 @@ def resnet50_infer(config: Config, device: str, seed: int) -> Program:
         flops_per_step=image_flops(config) * config.batch,
         dtype=dtype,
         parameters=sum(weight.numel() for weight in model.parameters()),
-        last_value=lambda: float(labels[-1]),
+        value_name="mean_log_probability",
+        last_value=lambda: float(surest[-1]),
     )

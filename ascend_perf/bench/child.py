@@ -70,6 +70,7 @@ def _run(request: dict[str, object], send: Send) -> None:
             "flops_per_step": program.flops_per_step,
             "dtype": program.dtype,
             "parameters": program.parameters,
+            "value_name": program.value_name,
         },
         "threads": _threads(),
         "versions": {**environment.versions(), **environment.backend_versions()},

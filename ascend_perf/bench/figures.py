@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypedDict
 
 from ascend_perf.collectors.devices import SeenDevice
 from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
-from ascend_perf.units import Better, Unit
+from ascend_perf.units import Better, Unit, format_ratio
 from ascend_perf.workloads._spec import Settings
+
+NOISY_RATIO: Final = 0.1
+"""From this spread (interquartile range by median) on, the figures carry a warning. Status: assumed."""
 
 
 class MeasuredJson(TypedDict):
@@ -36,6 +40,7 @@ class ProgramJson(TypedDict):
     flops_per_step: int
     dtype: str
     parameters: int
+    value_name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,7 @@ def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak: float | No
     measured, profiled = measurement["measured_ns"], measurement["profiled_ns"]
     step_ns = statistics.median(measured)
     flops_per_s = program["flops_per_step"] / step_ns * 1e9
+    value = measurement["last_value"]
 
     def metric(name: str, value: float | None, unit: Unit, better: Better) -> Metric:
         return Metric(name=name, value=value, unit=unit, better=better)
@@ -76,6 +82,8 @@ def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak: float | No
         metric("model_flops_per_step", program["flops_per_step"], "flops", "none"),
         metric("model_flops_per_s", flops_per_s, "flops_per_s", "higher"),
         metric("profiler_overhead", statistics.median(profiled) / step_ns - 1, "ratio", "lower"),
+        metric("parameters", program["parameters"], "count", "none"),
+        metric(program["value_name"], value if math.isfinite(value) else None, "none", "none"),
         metric("peak_rss", measurement["peak_rss_bytes"], "bytes", "lower"),
     ]
     if peak is not None:
@@ -83,6 +91,22 @@ def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak: float | No
     if measurement["peak_device_bytes"] is not None:
         metrics.append(metric("peak_device_memory", measurement["peak_device_bytes"], "bytes", "lower"))
     return tuple(metrics)
+
+
+def doubts(measurement: MeasuredJson, program: ProgramJson) -> tuple[str, ...]:
+    """What a reader must know before using the figures."""
+    notes = []
+    measured = measurement["measured_ns"]
+    spread_ns = interquartile_range(measured)
+    if spread_ns is not None and spread_ns > NOISY_RATIO * statistics.median(measured):
+        share = format_ratio(spread_ns / statistics.median(measured))
+        notes.append(
+            f"the middle half of the {len(measured)} measured steps spans {share} of the median: "
+            "throughput and overhead are uncertain; is other work on this machine?"
+        )
+    if not math.isfinite(measurement["last_value"]):
+        notes.append(f"{program['value_name']} is not finite: the steps computed nonsense, their times may mislead")
+    return tuple(notes)
 
 
 def peak_flops_per_s(device: SeenDevice, dtype: str) -> float | None:
@@ -127,7 +151,7 @@ def manifest_of(
         },
         data_origin="measured",
         created=created,
-        config={**settings.as_dict(), "parameters": program["parameters"]},
+        config=settings.as_dict(),
         command=tuple(request_words),
         versions=said.versions,
         environment=said.environment,
@@ -139,5 +163,5 @@ def manifest_of(
         },
         seed=settings.plan.seed,
         files=files,
-        notes=notes,
+        notes=(*notes, *doubts(measurement, program)),
     )

@@ -144,7 +144,7 @@ def _command(request: Request) -> tuple[str, ...]:
 
 @contextmanager
 def _run_folder(folder: Path, force: bool) -> Iterator[Path]:
-    """A fresh run directory, which is removed again when the run fails."""
+    """A fresh run directory. When the run fails it is removed, and the one that it was to replace is put back."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not force:
             raise UsageError(f"{folder} exists", hint="choose another -o, or replace it with --force")
@@ -152,16 +152,22 @@ def _run_folder(folder: Path, force: bool) -> Iterator[Path]:
             raise UsageError(
                 f"{folder} is no run directory of ours (no manifest.json): not replaced", hint="choose another -o"
             )
-        shutil.rmtree(folder)
+    before = folder.with_name(f"{folder.name}.before-{os.getpid()}") if folder.exists() else None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if before is not None:
+            folder.rename(before)
+        folder.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"{folder} cannot be made: {error.strerror}", hint="choose another -o") from error
     try:
         yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        if before is not None:
+            before.rename(folder)
         raise
+    if before is not None:
+        shutil.rmtree(before)
 
 
 def _child(

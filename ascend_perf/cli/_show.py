@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from ascend_perf.errors import UsageError
-from ascend_perf.units import format_quantity, significant
+from ascend_perf.units import format_quantity, format_ratio, significant
 
 if TYPE_CHECKING:
     from ascend_perf.bench.launch import Notice
     from ascend_perf.collectors.devices import SeenDevice
+    from ascend_perf.model.finding import Metric
     from ascend_perf.model.run import Manifest
 
 FORMATS: Final = ("html", "json", "md")
@@ -106,9 +107,18 @@ def summary_of(manifest: Manifest) -> str:
     if "peak_device_memory" in values:
         lines.append(f"  memory       {shown('peak_device_memory')} at most on the device")
     lines.append(f"  host memory  {shown('peak_rss')} at most")
-    lines.append(f"  profiler     {shown('profiler_overhead')} longer steps; not in the figures above")
+    lines.append(f"  profiler     {_overhead_words(values)}; not in the figures above")
     lines += [f"  note         {note}" for note in manifest.notes]
     return "\n".join(lines)
+
+
+def _overhead_words(values: Mapping[str, Metric]) -> str:
+    overhead, step, spread = (values[name].value for name in ("profiler_overhead", "step_time_median", "step_time_iqr"))
+    if overhead is None:
+        return "overhead unknown"
+    if step is not None and spread is not None and abs(overhead) <= spread / step:
+        return f"steps {format_ratio(overhead)} longer, within their spread"
+    return f"steps {format_ratio(overhead)} longer"
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_perf.bench.figures import MeasuredJson, ProgramJson, interquartile_range, metrics_of, peak_flops_per_s
+from ascend_perf.bench.figures import (
+    MeasuredJson,
+    ProgramJson,
+    doubts,
+    interquartile_range,
+    metrics_of,
+    peak_flops_per_s,
+)
 from ascend_perf.collectors.devices import SeenDevice
 
 MEASURED = MeasuredJson(
@@ -16,7 +23,9 @@ MEASURED = MeasuredJson(
     trace_name="t",
     last_value=1.0,
 )
-PROGRAM = ProgramJson(item="tokens", items_per_step=50, flops_per_step=1000, dtype="bf16", parameters=3)
+PROGRAM = ProgramJson(
+    item="tokens", items_per_step=50, flops_per_step=1000, dtype="bf16", parameters=3, value_name="loss"
+)
 
 
 def test_throughput_spread_overhead_and_mfu_by_hand() -> None:
@@ -33,6 +42,8 @@ def test_throughput_spread_overhead_and_mfu_by_hand() -> None:
         "model_flops_per_s": pytest.approx(4e9),  # 1000 / 250 ns
         "profiler_overhead": pytest.approx(0.4),  # 350 / 250 - 1
         "mfu": pytest.approx(0.5),  # 4e9 / 8e9
+        "parameters": 3,
+        "loss": 1.0,
         "peak_rss": 5,
         "peak_device_memory": 7,
     }
@@ -41,12 +52,33 @@ def test_throughput_spread_overhead_and_mfu_by_hand() -> None:
 
 
 def test_without_a_peak_there_is_no_mfu_and_on_a_cpu_no_device_memory() -> None:
-    measured = MeasuredJson(**{**MEASURED, "peak_device_bytes": None})
+    measured = changed(peak_device_bytes=None)
 
     names = [metric.name for metric in metrics_of(measured, PROGRAM, peak=None)]
 
     assert "mfu" not in names
     assert "peak_device_memory" not in names
+
+
+def changed(**values: object) -> MeasuredJson:
+    return MeasuredJson(**{**MEASURED, **values})  # type: ignore[typeddict-item]  # same keys
+
+
+def test_steps_that_vary_are_doubted() -> None:
+    # Quartiles of 100, 100, 105, 110, 110 are 100 and 110: 10 of 105 is 9.5 %.
+    assert doubts(changed(measured_ns=[100, 100, 105, 110, 110]), PROGRAM) == ()
+    assert doubts(changed(measured_ns=[1000]), PROGRAM) == ()
+    (note,) = doubts(changed(measured_ns=[80, 100, 120]), PROGRAM)  # quartiles 90 and 110
+    assert note.startswith("the middle half of the 3 measured steps spans 20 % of the median")
+
+
+def test_a_loss_that_is_not_finite_is_unknown_and_said() -> None:
+    measured = changed(measured_ns=[100], last_value=float("nan"))
+
+    values = {metric.name: metric.value for metric in metrics_of(measured, PROGRAM, peak=None)}
+
+    assert values["loss"] is None
+    assert doubts(measured, PROGRAM)[0].startswith("loss is not finite")
 
 
 def test_one_step_has_no_spread() -> None:

@@ -154,6 +154,21 @@ def test_a_process_that_dies_leaves_no_folder_and_says_why(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_fails_puts_back_what_it_was_to_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: None
+) -> None:
+    stand_in_child(monkeypatch, "input()")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema_version": 1, "workload": "w"}', "utf-8")
+
+    with pytest.raises(RuntimeError):
+        launch(Request(workload="llm-pretrain", device="cpu"), folder=folder, force=True)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+
+
 def test_two_profilers_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: None) -> None:
     monkeypatch.setattr(devices, "installed_version", lambda package: "2.9.0")
     monkeypatch.setenv("PROFILING_MODE", "dynamic")
