@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -352,10 +352,15 @@ def _clean(code: str, time: KernelTime, rows: Bools, what: Words) -> Judged:
     )
 
 
-def _of_step(share: float | None) -> Words:
+class _Tail(NamedTuple):
+    en: str
+    zh: str
+
+
+def _of_step(share: float | None) -> _Tail:
     if share is None:
-        return Words(" ", " ")
-    return Words(f" ({format_ratio(share)} of the step)", f"（占单步 {format_ratio(share)}）")
+        return _Tail("", "")
+    return _Tail(f" ({format_ratio(share)} of the step)", f"（占单步 {format_ratio(share)}）")
 
 
 def _dtypes(time: KernelTime, rows: Bools) -> list[Evidence]:

@@ -77,8 +77,8 @@ def _top_kernels(time: KernelTime) -> ResultTable:
             Col("op_type", "Type", "类型", kernels.text("op_type").take(groups.first[top])),
             Col("core", "Core", "核类型", kernels.text("core").take(groups.first[top])),
             *_time_columns(time, groups, top),
-            Col("sample_start_ns", "Longest one at", "最长一次的时刻", kernels.ints("start_ns")[groups.longest[top]]),
-            Col("sample_stream", "Stream", "流", kernels.ints("stream")[groups.longest[top]]),
+            Col("start_ns", "Longest one at", "最长一次的时刻", kernels.ints("start_ns")[groups.longest[top]]),
+            Col("stream", "Stream", "流", kernels.ints("stream")[groups.longest[top]]),
         ],
         _rest(groups, time),
     )

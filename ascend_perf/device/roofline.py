@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_perf.model.table import Floats
 
-RoofKind = Literal["compute", "memory"]
+RoofKind = Literal["compute", "bandwidth"]
 
 ANOMALY_RATIO: Final = 1.0
 """An efficiency above this means that the work or the peak is wrong; callers mark it and never clip it."""

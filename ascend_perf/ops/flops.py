@@ -177,8 +177,12 @@ def plain_dtype(name: str) -> str:
 
 
 def matrix_dtype(dtypes: str) -> str | None:
-    """Dtype of a product as peaks name it (`fp32`, `fp16`, `bf16`, `int8` ...): that of the first operand."""
-    return _MATRIX_DTYPE.get(plain_dtype(re.split(r"[;,]", dtypes.strip("[]\"' "), maxsplit=1)[0].strip("\"' ")))
+    """Dtype of a product as peaks name it (`fp32`, `fp16`, `bf16`, `int8` ...): the first operand that has one.
+
+    Index and size operands (INT32, INT64) are passed over: a backward convolution lists the size first.
+    """
+    names = (_MATRIX_DTYPE.get(plain_dtype(name)) for name in dtypes.split(";"))
+    return next((name for name in names if name is not None), None)
 
 
 def _flops(
