@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -87,38 +87,68 @@ def device_words(device: SeenDevice) -> str:
     return " · ".join(facts)
 
 
-def summary_of(manifest: Manifest) -> str:
+def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
     """The figures of a run in a few lines."""
     values = {metric.name: metric for metric in manifest.metrics}
+    words = _SUMMARY[lang]
 
     def shown(name: str) -> str:
         metric = values.get(name)
-        return "unknown" if metric is None else format_quantity(metric.value, metric.unit)
+        is_known = metric is not None and metric.value is not None
+        return format_quantity(metric.value, metric.unit) if metric and is_known else words["unknown"]
 
     rate = next((metric for metric in manifest.metrics if metric.unit == "items_per_s"), None)
-    count, spread = values["step_count"].value, values["step_time_iqr"].value
-    lines = [f"{manifest.workload} {manifest.preset} on {manifest.device} ({manifest.device_facts.get('name')})"]
+    lines = [f"{manifest.workload} {manifest.preset} · {manifest.device} · {manifest.device_facts.get('name')}"]
     if rate is not None and rate.value is not None:
-        lines.append(f"  throughput   {significant(rate.value)} {rate.name.removesuffix('_per_s')}/s")
-    within = "" if spread is None else f", middle half within {shown('step_time_iqr')}"
-    lines.append(f"  step         {shown('step_time_median')} median of {count:.0f}{within}")
-    mfu = f", MFU {shown('mfu')}" if "mfu" in values else ", MFU unknown: no peak of this device is known"
-    lines.append(f"  model        {shown('model_flops_per_s')} in {manifest.device_facts.get('dtype')}{mfu}")
+        lines.append(words["throughput"].format(f"{significant(rate.value)} {rate.name.removesuffix('_per_s')}/s"))
+    lines.append(words["step"].format(shown("step_time_median"), shown("step_count"), shown("step_time_iqr")))
+    mfu = f"MFU {shown('mfu')}" if "mfu" in values else words["no_peak"]
+    lines.append(words["model"].format(shown("model_flops_per_s"), manifest.device_facts.get("dtype"), mfu))
     if "peak_device_memory" in values:
-        lines.append(f"  memory       {shown('peak_device_memory')} at most on the device")
-    lines.append(f"  host memory  {shown('peak_rss')} at most")
-    lines.append(f"  profiler     {_overhead_words(values)}; not in the figures above")
-    lines += [f"  note         {note}" for note in manifest.notes]
+        lines.append(words["device_memory"].format(shown("peak_device_memory")))
+    lines.append(words["host_memory"].format(shown("peak_rss")))
+    lines.append(words["profiler"].format(_overhead_words(values, words)))
+    lines += [words["note"].format(note) for note in manifest.notes]
     return "\n".join(lines)
 
 
-def _overhead_words(values: Mapping[str, Metric]) -> str:
+_SUMMARY: Final = {
+    "en": {
+        "unknown": "unknown",
+        "throughput": "  throughput   {}",
+        "step": "  step         median {} of {}, middle half within {}",
+        "model": "  model        {} in {}, {}",
+        "no_peak": "MFU unknown: no peak of this device is known",
+        "device_memory": "  memory       {} at most on the device",
+        "host_memory": "  host memory  {} at most",
+        "profiler": "  profiler     {}; the figures above are without it",
+        "overhead": "makes steps {} longer",
+        "no_overhead": "changes steps less than they vary",
+        "note": "  note         {}",
+    },
+    "zh": {
+        "unknown": "未知",
+        "throughput": "  吞吐        {}",
+        "step": "  单步耗时    中位数 {}（{} 步），中间一半的宽度 {}",
+        "model": "  模型算力    {}（{}），{}",
+        "no_peak": "MFU 未知：没有该设备的峰值数据",
+        "device_memory": "  设备内存    峰值 {}",
+        "host_memory": "  主机内存    峰值 {}",
+        "profiler": "  采集开销    {}；以上数据均在未采集时测得",
+        "overhead": "单步增加 {}",
+        "no_overhead": "小于单步耗时自身的波动",
+        "note": "  说明        {}",
+    },
+}
+
+
+def _overhead_words(values: Mapping[str, Metric], words: Mapping[str, str]) -> str:
     overhead, step, spread = (values[name].value for name in ("profiler_overhead", "step_time_median", "step_time_iqr"))
     if overhead is None:
-        return "overhead unknown"
-    if step is not None and spread is not None and abs(overhead) <= spread / step:
-        return f"steps {format_ratio(overhead)} longer, within their spread"
-    return f"steps {format_ratio(overhead)} longer"
+        return words["unknown"]
+    if overhead <= 0 or (step is not None and spread is not None and overhead <= spread / step):
+        return words["no_overhead"]
+    return words["overhead"].format(format_ratio(overhead))
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:

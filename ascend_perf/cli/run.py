@@ -31,7 +31,7 @@ from ascend_perf.cli import _show
 @click.option("--force", is_flag=True, help="Replace a run directory that is there.")
 @click.option("--with-stack", is_flag=True, help="Record Python call stacks: a larger trace, a slower profiled part.")
 @click.option("--no-report", is_flag=True, help="Measure only; the run directory can be analysed later.")
-@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Report language.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the output.")
 @click.option(
     "--format", "formats", default="html,json,md", show_default=True, help="Reports to write, separated by commas."
 )
@@ -62,7 +62,7 @@ def command(
     request = Request(workload=workload, preset=preset, overrides=overrides, device=device, with_stack=with_stack)
     with _show.progress() as on_notice:
         where, manifest = launch(request, folder=folder, force=force, on_notice=on_notice)
-    click.echo(_show.summary_of(manifest))
+    click.echo(_show.summary_of(manifest, lang))
     if no_report:
         click.echo(str(where))
         return

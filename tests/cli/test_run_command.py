@@ -40,7 +40,7 @@ def test_run_measures_and_prints_the_run_directory_last(tmp_path: Path) -> None:
     assert where.parent == tmp_path / "runs"
     assert (where / "manifest.json").is_file()
     assert "images/s" in done.stdout
-    assert "median of 2" in done.stdout
+    assert "of 2, middle half within" in done.stdout
     assert done.stderr.startswith("device: cpu")
     assert "\x1b" not in done.stdout + done.stderr  # no terminal, no progress
 
@@ -138,7 +138,32 @@ def test_the_summary_says_what_is_not_known() -> None:
     lines = _show.summary_of(manifest).splitlines()
 
     assert lines[1] == "  throughput   4\u2009716 tokens/s"
-    assert lines[2] == "  step         250 ms median of 1"
+    assert lines[2] == "  step         median 250 ms of 1, middle half within unknown"
     assert "MFU unknown: no peak of this device is known" in lines[3]
     assert lines[4] == "  host memory  unknown at most"
+    assert lines[5] == "  profiler     makes steps 4 % longer; the figures above are without it"
     assert lines[-1] == "  note         no telemetry"
+
+
+def test_the_summary_is_written_in_both_languages() -> None:
+    assert _show._SUMMARY["en"].keys() == _show._SUMMARY["zh"].keys()
+    for english, chinese in zip(_show._SUMMARY["en"].values(), _show._SUMMARY["zh"].values(), strict=True):
+        assert english.count("{}") == chinese.count("{}")
+
+
+@pytest.mark.parametrize(
+    ("overhead", "words"),
+    [(0.2, "makes steps 20 % longer"), (0.05, "changes steps less"), (-0.3, "changes steps less"), (None, "unknown")],
+)
+def test_an_overhead_within_the_spread_of_the_steps_is_not_claimed(overhead: float | None, words: str) -> None:
+    metrics = (
+        Metric(name="step_time_median", value=100, unit="ns", better="lower"),
+        Metric(name="step_time_iqr", value=10, unit="ns", better="lower"),  # a tenth of the median
+        Metric(name="step_count", value=5, unit="count", better="none"),
+        Metric(name="profiler_overhead", value=overhead, unit="ratio", better="lower"),
+    )
+    manifest = Manifest(
+        workload="w", preset="tiny", device="cpu", data_origin="measured", created="", metrics=metrics
+    )
+
+    assert words in _show.summary_of(manifest)
