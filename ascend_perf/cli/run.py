@@ -31,7 +31,7 @@ from ascend_perf.cli import _show
 @click.option("--force", is_flag=True, help="Replace a run directory that is there.")
 @click.option("--with-stack", is_flag=True, help="Record Python call stacks: a larger trace, a slower profiled part.")
 @click.option("--no-report", is_flag=True, help="Measure only; the run directory can be analysed later.")
-@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the output.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of output.")
 @click.option(
     "--format", "formats", default="html,json,md", show_default=True, help="Reports to write, separated by commas."
 )
