@@ -49,6 +49,7 @@ def with_figures(comm: Table, figures: CommFigures, groups: Mapping[str, Group])
     known = comm.text("group").to_list()
     names = comm.text("name").to_list()
     resolved: list[Group | None] = []
+    group: Group | None
     seen: dict[str, Group] = dict(groups)
     by_suffix: dict[str, list[Group]] = {}
     for hash_id, group in by_hash.items():

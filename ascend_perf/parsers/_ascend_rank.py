@@ -10,15 +10,18 @@ from typing import Final
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import Table, TableSpec
-from ascend_perf.model.trace import Check, Dropped, Meta, Missing, Source, Trace
+from ascend_perf.model.trace import Dropped, Meta, Source, Trace
 from ascend_perf.parsers import _ascend_calls as calls
 from ascend_perf.parsers import _ascend_comm as comm
 from ascend_perf.parsers import _ascend_meta as meta
 from ascend_perf.parsers import _ascend_tables as small
+from ascend_perf.parsers._ascend_checks import cross_checks, missing_data
 from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
 from ascend_perf.parsers._ascend_files import Kind
 from ascend_perf.parsers._ascend_kernels import KernelRows, read_kernels
-from ascend_perf.parsers._ascend_steps import NO_HOST_STEPS, step_table
+from ascend_perf.parsers._ascend_steps import NO_HOST_STEPS, assign_steps, step_table
+from ascend_perf.parsers._ascend_timeline import Timeline
+from ascend_perf.parsers._ascend_trace import read_trace_view
 
 
 @dataclass
@@ -67,12 +70,11 @@ class _Rank:
         self.tables: dict[str, Table] = {}
         self.sources: list[Source] = []
         self.warnings: list[str] = []
-        self.checks: list[Check] = []
-        self.missing: list[Missing] = []
         self.figures = comm.CommFigures()
         self.errors: list[InputError] = []
         self.kernel_rows: KernelRows | None = None
         self.read_data = 0
+        self.timeline: Timeline | None = None
 
     def read(self) -> list[Trace]:
         for path, problem in self.files.unusable:
@@ -82,6 +84,7 @@ class _Rank:
         self._each(Kind.KERNELS, self._read_kernels)
         for kind, (spec, reader) in _SMALL.items():
             self._each(kind, lambda path, s=spec, r=reader, k=kind: self._read_small(path, s, r, k))  # type: ignore[misc]
+        self._each(Kind.TRACE_VIEW, self._read_trace_view)
         self._each(Kind.OPERATORS, self._read_operators)
         self._each(Kind.L2_CACHE, self._read_l2_cache)
         self._each(Kind.COMMUNICATION, self._read_communication)
@@ -139,6 +142,34 @@ class _Rank:
         self.warnings += rows.warnings
         self._used(path, Kind.KERNELS, rows.rows, rows.dropped)
 
+    def _read_trace_view(self, path: Path) -> None:
+        trace = read_trace_view(path)
+        problems = list(trace.file.problems)
+        if not trace.file.events:
+            problems.append("the file holds no events: no data was written")
+        if trace.odd_args:
+            problems.append(f"{trace.odd_args} events have args that are not what the format says; they were ignored")
+        timeline = Timeline(trace)
+        self.timeline = timeline
+        for spec, table in (
+            (t.HOST_OPS, timeline.host_ops()),
+            (t.HOST_EVENTS, timeline.host_events()),
+            (t.RUNTIME_CALLS, timeline.runtime_calls()),
+            (t.COPIES, timeline.copies()),
+            (t.OVERLAP, timeline.overlap()),
+            (t.COUNTERS, timeline.counters()),
+        ):
+            self.tables[spec.name] = table
+        dropped = tuple(Dropped(reason=reason, count=count) for reason, count in trace.file.dropped.items())
+        self._source(
+            path,
+            Kind.TRACE_VIEW.value,
+            rows=trace.file.events,
+            dropped=dropped,
+            problem="; ".join(problems) or None,
+        )
+        self.read_data += bool(trace.file.events)
+
     def _read_small(
         self, path: Path, spec: TableSpec, reader: Callable[[Path], tuple[CsvFile, Table]], kind: Kind
     ) -> None:
@@ -171,16 +202,35 @@ class _Rank:
     def _trace(self) -> Trace:
         kernels = self.tables.get("kernels", Table.empty(t.KERNELS))
         comm_ops = self.tables.get("comm_ops", Table.empty(t.COMM_OPS))
+        timeline = self.timeline
+        host, fallback = NO_HOST_STEPS, None
+        if timeline is not None:
+            if not len(kernels):
+                kernels = timeline.kernels()
+            if not len(comm_ops):
+                comm_ops = timeline.comm_ops()
+            kernels = timeline.linked_kernels(kernels)
+            comm_ops = timeline.linked_comm(comm_ops)
+            host = timeline.host_steps()
+            if not (kernels.has("step_id") or comm_ops.has("step_id")):
+                launched = timeline.npu.times_of
+                launches = (launched(kernels.ints("start_ns")), launched(comm_ops.ints("start_ns")))
+                kernels, comm_ops = assign_steps(kernels, comm_ops, host, launches)
+            fallback = _span(self.tables["host_ops"])
         exact = True
         if not len(comm_ops) and self.figures.calls:
             comm_ops = calls.calls_of_figures(self.figures)
             exact = False
             self.warnings.append(calls.APPROXIMATE)
         comm_ops, groups = calls.with_figures(comm_ops, self.figures, self.facts.groups)
-        self.tables["comm_ops"] = comm_ops
+        self.tables["kernels"], self.tables["comm_ops"] = kernels, comm_ops
+        if timeline is not None and exact:
+            self.tables["comm_tasks"], lost = timeline.comm_tasks(comm_ops)
+            if lost:
+                self.warnings.append(f"{lost} HCCL tasks lie outside of every collective of their group: not used")
         named = {group.hash_id or group.name: group for group in groups}
         self.tables.update(comm.figure_tables(self.figures, named))
-        steps = step_table(kernels, comm_ops if exact else Table.empty(t.COMM_OPS), NO_HOST_STEPS, None)
+        steps = step_table(kernels, comm_ops if exact else Table.empty(t.COMM_OPS), host, fallback)
         self.tables["steps"] = steps
         facts = self.facts
         if facts.settings.generation is None and self.kernel_rows is not None:
@@ -193,15 +243,28 @@ class _Rank:
                 label=self.files.label,
                 rank=facts.rank,
                 world_size=facts.world_size,
-                device=meta.derive_device(facts, kernels, None),
+                device=meta.derive_device(facts, kernels, self._counter_hz()),
                 groups=groups,
                 parallel=facts.parallel,
                 versions=facts.versions,
                 environment=facts.environment,
                 settings=facts.settings,
                 sources=tuple(self.sources),
-                missing=tuple(self.missing),
-                checks=tuple(self.checks),
+                missing=missing_data(self.tables, facts, has_timeline=timeline is not None),
+                checks=cross_checks(self.tables, self.figures),
                 warnings=(*facts.warnings, *self.warnings),
             ),
         )
+
+    def _counter_hz(self) -> int | None:
+        """The AI Core Freq counter, when it did not change."""
+        counters = self.tables.get("counters")
+        if counters is None:
+            return None
+        rows = counters.text("counter").equals("AI Core Freq")
+        return meta.constant_frequency((counters.floats("value")[rows] * 1e6).tolist())
+
+
+def _span(table: Table) -> tuple[int, int] | None:
+    """First start and last end of a table."""
+    return (int(table.ints("start_ns").min()), int(table.ends_ns().max())) if len(table) else None

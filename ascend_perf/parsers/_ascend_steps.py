@@ -1,8 +1,8 @@
 """Windows of the steps of an Ascend rank, and which kernel and collective belongs to which step.
 
-Rule of the exporter (format reference, 1.7 and 9.4): a step's window goes from the start of the first device task that
-was launched inside the host's ProfilerStep to the end of the last such task, or of the ProfilerStep when that is
-later; rows belong to a step by their start on the device.
+Rule of the exporter (format reference, 1.7 and 9.4): a step begins with the first device task that was launched inside
+the host's ProfilerStep; rows belong to a step by their start on the device. The window ends with the last of its tasks:
+so it is in real data (span of AlexNet = Stage), although the source also considers the end of the ProfilerStep.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def step_table(kernels: Table, comm: Table, host: HostSteps, fallback: tuple[int
         at = np.flatnonzero(host.ids == number)
         host_start, host_end = (int(host.starts[at[0]]), int(host.ends[at[0]])) if len(at) else (NULL, NULL)
         if own.any():
-            start, end = int(starts[own].min()), max(int(ends[own].max()), host_end)
+            start, end = int(starts[own].min()), int(ends[own].max())
         elif len(at):
             start, end = host_start, host_end
         else:

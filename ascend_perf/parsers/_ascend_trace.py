@@ -231,16 +231,14 @@ def _take_slices(trace: TraceFile, category: str, events: list[Event]) -> None:
         _add(trace.ops, events, start, dur, pid, tid)
         args = _args(trace, events, _OpArgs)
         trace.ops.add_ints(sequence=_ints([a.sequence for a in args]))
-        trace.ops.add_words(
-            dims=[a.dims for a in args], types=[a.types for a in args], stack=[a.stack for a in args]
-        )
+        trace.ops.add_words(dims=[a.dims for a in args], types=[a.types for a in args], stack=[a.stack for a in args])
     elif category:
         _add(trace.events, events, start, dur, pid, tid)
         args_q = _args(trace, events, _QueueArgs)
         trace.events.add_ints(correlation=_ints([a.correlation for a in args_q]))
         trace.events.add_words(category=[category] * len(events))
     else:
-        kinds = np.array(["@" in e.name and 1 or len(bytes(e.args)) > 2 and 2 or 0 for e in events], np.int8)
+        kinds = np.array([("@" in e.name and 1) or (len(bytes(e.args)) > 2 and 2) or 0 for e in events], np.int8)
         for kind, take in ((0, _add_bare), (1, _add_calls), (2, _add_slices)):
             rows = np.flatnonzero(kinds == kind)
             if len(rows):
@@ -294,9 +292,7 @@ def _take_counters(trace: TraceFile, events: list[Event]) -> None:
     except msgspec.MsgspecError:
         args = [_numbers(text) for text in texts]
     trace.counters.add_ints(time=decimal_ns([e.ts for e in events]), pid=json_ints([e.pid for e in events]))
-    trace.counters.add_words(
-        name=[e.name for e in events], unit=[next(iter(values), None) for values in args]
-    )
+    trace.counters.add_words(name=[e.name for e in events], unit=[next(iter(values), None) for values in args])
     trace.counters.add_floats(value=np.array([next(iter(values.values()), np.nan) for values in args], np.float64))
 
 
