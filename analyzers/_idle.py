@@ -1,0 +1,348 @@
+"""Idle time of the device inside the steps, and what the host did meanwhile.
+
+A gap is a time in which no stream of the device has a kernel, a collective or a copy. What precedes the end of the
+next task's launch call is the host's; what follows it is the device's (launch latency, or waiting for a dependency).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._steps import StepWindows, step_windows
+from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.finding import Words
+from ascend_perf.model.table import NULL, Bools, Ints, Table
+from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
+from ascend_perf.model.trace import Trace
+
+CLOCK_TOLERANCE_NS: Final = 20_000
+"""Host and device clocks agree to tens of us. Source: format reference, 9.5. Status: vendor."""
+
+_SYNC: Final = re.compile(r"synchronize", re.IGNORECASE)
+_COPY: Final = re.compile(r"memcpy", re.IGNORECASE)
+_MEMORY: Final = re.compile(
+    r"malloc|memalloc|hostalloc|(?<![a-z])free|Free(?!ze)|memcreate|mapmem|memmap|memunmap", re.IGNORECASE
+)
+_COMPILE: Final = re.compile(
+    r"aclopCompile|opCompile|^(cu|cuda|hip)(Module|Library)Load|nvrtcCompile|hiprtcCompile", re.IGNORECASE
+)
+
+
+class Cause(Enum):
+    """What the host did in idle time, in the order in which causes are tried."""
+
+    GC = "gc"
+    DATALOADER = "dataloader"
+    COMPILE = "compile"
+    MEMORY = "memory"
+    SYNC = "sync"
+    COPY = "copy"
+    LAUNCH = "launch"
+    OP = "op"
+    PYTHON = "python"
+    NOTHING = "nothing"
+    DEVICE = "device"
+
+
+CAUSES: Final[dict[Cause, Words]] = {
+    Cause.GC: Words("Python garbage collection", "Python 垃圾回收（GC）"),
+    Cause.DATALOADER: Words("the data loader", "数据加载"),
+    Cause.COMPILE: Words("just-in-time compilation", "在线编译"),
+    Cause.MEMORY: Words("allocating or freeing memory", "申请或释放内存"),
+    Cause.SYNC: Words("a synchronising call that drained the queue", "同步调用（排空下发队列）"),
+    Cause.COPY: Words("a copy call", "拷贝调用"),
+    Cause.LAUNCH: Words("launching and other device calls", "下发及其他设备 API 调用"),
+    Cause.OP: Words("dispatching framework operators", "框架算子下发"),
+    Cause.PYTHON: Words("Python or user code", "Python 或用户代码"),
+    Cause.NOTHING: Words("nothing that the profile records", "profile 未记录的活动"),
+    Cause.DEVICE: Words("the next task was launched already", "下一个任务已下发（等待依赖或下发时延）"),
+}
+"""How texts name a cause."""
+
+
+def is_sync(apis: Table) -> Bools:
+    """Runtime calls that wait for the device."""
+    return apis.text("api").flags(lambda api: bool(_SYNC.search(api)))
+
+
+def is_compile(apis: Table) -> Bools:
+    """Runtime calls that compile or load device code."""
+    return apis.text("api").flags(lambda api: bool(_COMPILE.search(api)))
+
+
+def is_memory(apis: Table) -> Bools:
+    """Runtime calls that take memory from the driver or give it back."""
+    return apis.text("api").flags(lambda api: bool(_MEMORY.search(api)) and not _COPY.search(api))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A number of windows taken together; shares are of their length."""
+
+    starts: Ints
+    ends: Ints
+    step_ids: tuple[int | None, ...]
+
+    @property
+    def step_ns(self) -> int:
+        """Length of all windows."""
+        return int((self.ends - self.starts).sum())
+
+    @property
+    def steps(self) -> int:
+        """Number of windows."""
+        return len(self.starts)
+
+    def clip(self, union: IntervalSet) -> IntervalSet:
+        """The part of a merged set inside the windows."""
+        return intervals.intersection(union, intervals.merged(self.starts, self.ends))
+
+
+def device_span(windows: StepWindows) -> Span:
+    """The steps as the device saw them."""
+    return Span(
+        starts=windows.starts, ends=windows.ends, step_ids=tuple(windows.step_id(i) for i in range(len(windows)))
+    )
+
+
+def host_span(trace: Trace, windows: StepWindows) -> Span:
+    """The steps with the host's preparation before their first device task, without overlap.
+
+    Ascend's steps begin with the first device task; what the host did before that is part of the iteration.
+
+    Reads:
+        steps: start_ns, host_start_ns.
+    """
+    steps = trace[STEPS]
+    starts, host = steps.ints("start_ns"), steps.ints("host_start_ns")
+    known = np.flatnonzero((starts != NULL) & (host != NULL))
+    begin = windows.starts.copy()
+    for row in known.tolist():
+        holder = int(np.searchsorted(windows.starts, starts[row], side="right")) - 1
+        if holder >= 0 and starts[row] < windows.ends[holder]:
+            begin[holder] = min(begin[holder], host[row])
+    begin[1:] = np.maximum(begin[1:], np.minimum(windows.ends[:-1], windows.starts[1:]))
+    return Span(starts=begin, ends=windows.ends, step_ids=tuple(windows.step_id(i) for i in range(len(windows))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync:
+    """Synchronising calls of the host, one entry per call, in order of start."""
+
+    starts: Ints
+    ends: Ints
+    threads: Ints
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Idle gaps of the device and their causes."""
+
+    trace: Trace
+    span: Span
+    gaps: IntervalSet
+    parts: dict[Cause, IntervalSet]
+    """Each ns of the gaps belongs to one cause."""
+    drained_by: Ints
+    """Per gap: index into `sync` of the call that drained the queue, -1 where none did."""
+    sync: Sync
+    has_host: bool
+    """Whether the profile holds any host activity."""
+
+    def cause_ns(self, cause: Cause) -> int:
+        """Idle time of a cause, all steps together."""
+        return intervals.total(self.parts[cause])
+
+    @cached_property
+    def by_gap(self) -> Ints:
+        """Idle ns of each cause (rows, in the order of `Cause`) in each gap (columns)."""
+        return np.stack([
+            intervals.covered(self.parts[cause], self.gaps.starts, self.gaps.ends) for cause in Cause
+        ])  # fmt: skip
+
+
+def idle_of(trace: Trace) -> Idle | None:
+    """The idle gaps of a rank, None when no device task lies in a step.
+
+    Reads:
+        kernels, comm_ops, copies: start_ns, dur_ns, launch_start_ns, launch_end_ns; runtime_calls, host_ops,
+        host_events.
+
+    Source:
+        rivals-and-methods, method 5.2, refined to gaps of the whole device.
+    """
+    windows = step_windows(trace)
+    tasks = _device_tasks(trace)
+    if not len(windows) or not len(tasks[0]):
+        return None
+    span = device_span(windows)
+    starts, ends, launch_starts, launch_ends = tasks
+    busy = intervals.merged(starts, ends)
+    gaps = _complement(busy, span)
+    if not total_inside(busy, span):
+        return None
+    has_launch = launch_ends != NULL
+    # The next task of a gap is the first that starts at or after its end.
+    following = np.searchsorted(starts, gaps.ends, side="left")
+    exists = following < len(starts)
+    following = np.clip(following, 0, len(starts) - 1)
+    knows = exists & has_launch[following]
+    host_end = np.where(knows, np.clip(launch_ends[following], gaps.starts, gaps.ends), gaps.ends)
+    launch_start = np.where(knows, np.clip(launch_starts[following], gaps.starts, host_end), host_end)
+    device = intervals.merged(host_end, gaps.ends)
+    rest = intervals.merged(gaps.starts, host_end)
+    launches = intervals.merged(launch_start, host_end)
+    sync = _syncs(trace)
+    drained_by = _drained(sync, gaps.starts, np.where(knows, launch_starts[following], gaps.ends))
+    drained = drained_by >= 0
+    parts = _attributed(
+        trace, rest, launches, intervals.merged(gaps.starts[drained], host_end[drained]), sync
+    )  # fmt: skip
+    parts[Cause.DEVICE] = device
+    return Idle(
+        trace=trace, span=span, gaps=gaps, parts=parts, drained_by=drained_by, sync=sync,
+        has_host=trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS),
+    )  # fmt: skip
+
+
+def total_inside(union: IntervalSet, span: Span) -> int:
+    """Length of a merged set inside the windows."""
+    return int(intervals.covered(union, span.starts, span.ends).sum())
+
+
+def idle_in(trace: Trace, span: Span) -> IntervalSet:
+    """Time inside some windows in which no stream of the device is busy."""
+    starts, ends, _, _ = _device_tasks(trace)
+    return _complement(intervals.merged(starts, ends), span)
+
+
+def union_of(table: Table, rows: Bools) -> IntervalSet:
+    """Union of some rows of an interval table."""
+    starts, ends = table.ints("start_ns"), table.ends_ns()
+    usable = rows & (starts != NULL) & (ends != NULL)
+    return intervals.merged(starts[usable], ends[usable])
+
+
+def _complement(busy: IntervalSet, span: Span) -> IntervalSet:
+    whole = intervals.merged(span.starts, span.ends)
+    return intervals.difference(whole, busy)
+
+
+def _device_tasks(trace: Trace) -> tuple[Ints, Ints, Ints, Ints]:
+    """Start, end, and start and end of the launch of every device task, in order of start."""
+    columns: list[list[Ints]] = [[], [], [], []]
+    for spec in (KERNELS, COMM_OPS, COPIES):
+        table = trace[spec]
+        starts, ends = table.ints("start_ns"), table.ends_ns()
+        rows = (starts != NULL) & (ends != NULL)
+        for column, values in zip(
+            columns, (starts, ends, table.ints("launch_start_ns"), table.ints("launch_end_ns")), strict=True
+        ):
+            column.append(values[rows])
+    joined = [np.concatenate(column) for column in columns]
+    order = np.argsort(joined[0], kind="stable")
+    return joined[0][order], joined[1][order], joined[2][order], joined[3][order]
+
+
+def _syncs(trace: Trace) -> Sync:
+    calls, copies = trace[RUNTIME_CALLS], trace[COPIES]
+    waits = is_sync(calls)
+    # A device-to-host copy whose call returns only when the data is there synchronises as well.
+    blocking = copies.text("kind").equals("D2H") & (copies.ints("launch_end_ns") != NULL)
+    blocking &= copies.ints("launch_end_ns") + CLOCK_TOLERANCE_NS >= copies.ends_ns()
+    ids = copies.ints("correlation")[blocking]
+    waits |= np.isin(calls.ints("correlation"), ids[ids != NULL]) & calls.text("api").flags(
+        lambda api: bool(_COPY.search(api))
+    )
+    starts, ends = calls.ints("start_ns"), calls.ends_ns()
+    rows = np.flatnonzero(waits & (starts != NULL) & (ends != NULL))
+    rows = rows[np.argsort(starts[rows], kind="stable")]
+    apis = calls.text("api")
+    return Sync(
+        starts=starts[rows], ends=ends[rows], threads=calls.ints("thread")[rows],
+        names=tuple(apis[row] or "" for row in rows.tolist()),
+    )  # fmt: skip
+
+
+def _drained(sync: Sync, gap_starts: Ints, next_launch: Ints) -> Ints:
+    """Per gap the synchronising call that was waiting when it began and had returned when the next task was launched.
+
+    Work that other threads launch while the call still waits is not held up by it.
+    """
+    found = np.full(len(gap_starts), -1, np.int64)
+    for thread in np.unique(sync.threads).tolist():
+        mine = np.flatnonzero(sync.threads == thread)
+        last = np.searchsorted(sync.starts[mine], gap_starts, side="right") - 1
+        call = mine[np.clip(last, 0, None)]
+        waits = (last >= 0) & (sync.ends[call] + CLOCK_TOLERANCE_NS >= gap_starts) & (sync.ends[call] <= next_launch)
+        found = np.where(waits & (found < 0), call, found)
+    return found
+
+
+def _attributed(
+    trace: Trace, rest: IntervalSet, launches: IntervalSet, drained: IntervalSet, sync: Sync
+) -> dict[Cause, IntervalSet]:
+    """The host's part of the gaps by cause; what the profile does not cover is left to NOTHING."""
+    calls, events, ops = trace[RUNTIME_CALLS], trace[HOST_EVENTS], trace[HOST_OPS]
+    kinds, apis = events.text("kind"), calls.text("api")
+    every = np.ones(len(calls), bool)
+    queue = kinds.isin({"enqueue", "dequeue"})
+    candidates = (
+        (Cause.GC, union_of(events, kinds.equals("gc"))),
+        (Cause.DATALOADER, union_of(events, kinds.equals("dataloader"))),
+        (Cause.COMPILE, union_of(calls, is_compile(calls))),
+        (Cause.MEMORY, union_of(calls, is_memory(calls))),
+        (Cause.SYNC, drained),
+        (Cause.COPY, union_of(calls, apis.flags(lambda api: bool(_COPY.search(api))))),
+        (
+            Cause.LAUNCH,
+            intervals.union(union_of(calls, every & ~is_sync(calls)), union_of(events, queue), launches),
+        ),
+        (Cause.SYNC, intervals.merged(sync.starts, sync.ends)),
+        (Cause.OP, union_of(ops, np.ones(len(ops), bool))),
+        (Cause.PYTHON, union_of(events, kinds.isin({"python", "user", "optimizer"}))),
+    )
+    parts = dict.fromkeys(Cause, EMPTY)
+    for cause, union in candidates:
+        if len(rest.starts) and len(union.starts):
+            parts[cause] = intervals.union(parts[cause], intervals.intersection(rest, union))
+            rest = intervals.difference(rest, union)
+    parts[Cause.NOTHING] = rest
+    return parts
+
+
+def sync_owners(idle: Idle) -> list[tuple[str, int, int, int]]:
+    """(name, calls, idle ns, call index) of what issued the calls that drained the queue, the costliest first.
+
+    The name is the innermost framework operator around the call (`aten::_local_scalar_dense` for `.item()`), else the
+    call itself.
+    """
+    gaps = np.flatnonzero(idle.drained_by >= 0)
+    if not len(gaps):
+        return []
+    cost = idle.by_gap[list(Cause).index(Cause.SYNC)][gaps]
+    calls = idle.drained_by[gaps]
+    ops = idle.trace[HOST_OPS]
+    names, threads = ops.text("name"), ops.ints("thread")
+    op_starts, op_ends = ops.ints("start_ns"), ops.ends_ns()
+    owner: dict[str, tuple[set[int], int, int, int]] = {}
+    labels: dict[int, str] = {}
+    for thread in np.unique(idle.sync.threads[calls]).tolist():
+        mine = np.unique(calls[idle.sync.threads[calls] == thread])
+        rows = np.flatnonzero((threads == thread) & (op_starts != NULL) & (op_ends != NULL))
+        inner = intervals.enclosing(op_starts[rows], op_ends[rows], idle.sync.starts[mine])
+        for call, at in zip(mine.tolist(), inner.tolist(), strict=True):
+            labels[call] = (names[int(rows[at])] if at >= 0 else None) or idle.sync.names[call]
+    for call, spent in zip(calls.tolist(), cost.tolist(), strict=True):
+        seen, total, most, best = owner.get(labels[call], (set(), 0, -1, call))
+        owner[labels[call]] = (seen | {call}, total + spent, max(most, spent), call if spent > most else best)
+    ranked = sorted(owner.items(), key=lambda item: -item[1][1])
+    return [(name, len(seen), total, best) for name, (seen, total, _, best) in ranked]

@@ -1,0 +1,410 @@
+"""Why the device idles: what the host did in the gaps, and how it launches."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._host_causes import (
+    MIN_SHARE_RATIO,
+    Verdict,
+    compilation,
+    data_loader,
+    driver_memory,
+    garbage_collection,
+    no_calls,
+    span_words,
+)
+from ascend_perf.analyzers._idle import (
+    CAUSES,
+    Cause,
+    Idle,
+    host_span,
+    idle_of,
+    is_sync,
+    sync_owners,
+)
+from ascend_perf.analyzers._idle_tables import api_table, gap_tables, host_activity, launch_table
+from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
+from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._step_words import per_step, share_of
+from ascend_perf.analyzers._steps import step_windows
+from ascend_perf.model.finding import Evidence, Judged, Metric, Result, ResultTable, Severity, Words
+from ascend_perf.model.table import NULL, Bools, Table
+from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
+from ascend_perf.model.trace import Trace
+from ascend_perf.plugins import NoData, analyzer
+from ascend_perf.units import format_ns, format_ratio
+
+NAME: Final = "host-dispatch"
+
+MAX_FREE_RATIO: Final = 0.10
+"""Idle time above this share of the step is a finding, from 3 % a remark. Source: row H-01. Status: vendor."""
+MAX_BLOCKED_RATIO: Final = 0.5
+"""Launches that a synchronisation follows at once. Source: msprof-analyze, synchronize.yaml. Status: vendor."""
+MIN_LAUNCHES: Final = 20
+"""Fewer launches say nothing about launch blocking. Status: assumed."""
+MAX_LOG_LEVEL: Final = 3
+"""ASCEND_GLOBAL_LOG_LEVEL below ERROR slows the host. Source: msprof-analyze, environment_variable_info.yaml."""
+
+_CLAIMED: Final = {
+    "D-01": Cause.DATALOADER,
+    "H-05": Cause.SYNC,
+    "H-06": Cause.COMPILE,
+    "H-07": Cause.GC,
+    "K-04": Cause.MEMORY,
+}
+_IS_SET: Final = frozenset({"1", "true", "yes", "on"})
+
+
+@analyzer(name=NAME, needs=(), order=80)
+def host_dispatch(trace: Trace) -> Result:
+    """Idle gaps by what the host did meanwhile, launch statistics, and the host's own bottlenecks.
+
+    Reads:
+        steps, kernels, comm_ops, copies, runtime_calls, host_ops, host_events, exported_apis; meta: environment,
+        settings.
+    """
+    windows = step_windows(trace)
+    idle = idle_of(trace)
+    has_host = trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS)
+    if not len(windows) or (idle is None and not has_host):
+        raise NoData(Words("no device activity and no host activity in the trace", "数据中既无设备活动也无主机活动"))
+    span = host_span(trace, windows)
+    launches = launches_of(trace)
+    verdicts: list[Verdict] = [
+        data_loader(trace, span),
+        compilation(trace, span),
+        garbage_collection(trace, span),
+        driver_memory(trace, span),
+        _synchronising(trace, idle),
+        _launch_blocking(trace, idle),
+        _log_level(trace),
+    ]
+    found = [finding for finding, _ in verdicts if finding is not None]
+    verdicts.append(_free(trace, idle, launches, {finding.code for finding in found}))
+    tables: list[ResultTable] = []
+    if idle is not None:
+        tables += gap_tables(idle)
+    if len(launches):
+        tables.append(launch_table(launches))
+    if (apis := api_table(trace, idle)) is not None:
+        tables.append(apis)
+    return Result(
+        findings=tuple(finding for finding, _ in verdicts if finding is not None),
+        metrics=_metrics(trace, idle, launches),
+        tables=tuple(table for table in tables if len(table)),
+        judged=tuple(judged for _, judged in verdicts),
+    )
+
+
+def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]) -> Verdict:
+    """H-01: idle time that no more specific row explains."""
+    if idle is None:
+        reason = Words("no device activity in the trace", "数据中没有设备活动")
+        return None, Judged(code="H-01", verdict="not_judged", reason=reason)
+    span = idle.span
+    total = intervals.total(idle.gaps)
+    taken = {code: idle.cause_ns(cause) for code, cause in _CLAIMED.items() if code in claimed}
+    # Launch blocking makes every gap: nothing is left for the general row.
+    rest = 0 if "H-04" in claimed else total - sum(taken.values())
+    share = share_of(span, rest)
+    explained = ", ".join(sorted(claimed & {*_CLAIMED, "H-04"}))
+    if share < MIN_SHARE_RATIO:
+        note = None
+        if total != rest:
+            note = Words(
+                f"the device idles {format_ratio(share_of(span, total))} of the step, all but {format_ratio(share)} "
+                f"explained by {explained}",
+                f"设备空闲占单步 {format_ratio(share_of(span, total))}，除 {format_ratio(share)} 外已由 {explained} "
+                "解释",
+            )
+        return None, Judged(code="H-01", verdict="clean", reason=note)
+    left = {cause: idle.cause_ns(cause) for cause in Cause if _row_of(cause) not in claimed}
+    causes = sorted((cause for cause in left if left[cause]), key=lambda cause: -left[cause])
+    main = causes[0]
+    step = span_words(span)
+    beside = (
+        ("", "")
+        if not taken
+        else (
+            f" beside what {explained} {'explains' if len(taken) == 1 else 'explain'}",
+            f"（不含 {explained} 已解释的部分）",
+        )
+    )
+    evidence = [
+        Evidence(
+            name=Words("idle time of the device, per step", "设备空闲（每步）"), value=total / max(1, span.steps),
+            unit="ns", where=f"steps less the union of kernels, collectives and copies: {len(idle.gaps.starts)} gaps",
+        ),
+        *(
+            Evidence(
+                name=Words(f"the host meanwhile: {CAUSES[cause].en}", f"期间主机：{CAUSES[cause].zh}"),
+                value=left[cause] / max(1, span.steps), unit="ns", where="idle-causes, per step",
+            )
+            for cause in causes[:3]
+        ),
+        _longest_gap(idle),
+    ]  # fmt: skip
+    if len(launches):
+        cost, delay = quantiles(launches.cost_ns), quantiles(launches.delay_ns)
+        evidence.append(
+            Evidence(
+                name=Words("launch call, median", "下发调用（中位数）"), value=cost[0], unit="ns",
+                where=f"{len(launches)} tasks; start after launch, median {format_ns(delay[0])}; "
+                f"{int((launches.queue <= 1).sum())} launches into an empty queue",
+            )
+        )  # fmt: skip
+    found = finding(
+        "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free", evidence=evidence,
+        title=Words(
+            f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{_main_en(main)}",
+            f"{step.zh}中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{_main_zh(main)}",
+        ),
+        vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
+        formula="(idle time of the device - idle time that other rows explain) / length of the steps",
+        severity=Severity.MEDIUM if share <= MAX_FREE_RATIO else None, cause=_free_cause(trace, idle, main),
+    )  # fmt: skip
+    return found, Judged(code="H-01", verdict="found")
+
+
+def _main_en(main: Cause) -> str:
+    if main is Cause.NOTHING:
+        return ""
+    if main is Cause.DEVICE:
+        return "; for most of it the next task was launched already"
+    return f"; the largest part while the host is in: {CAUSES[main].en}"
+
+
+def _main_zh(main: Cause) -> str:
+    return "" if main is Cause.NOTHING else f"；占比最大的部分：{CAUSES[main].zh}"
+
+
+def _row_of(cause: Cause) -> str:
+    return next((code for code, owner in _CLAIMED.items() if owner is cause), "")
+
+
+def _free_cause(trace: Trace, idle: Idle, main: Cause) -> Words | None:
+    """Why the device idles, with the profiler's own share in it."""
+    settings = trace.meta.settings
+    heavy = [
+        name
+        for name, value in (
+            ("with_stack", settings.with_stack),
+            ("profile_memory", settings.profile_memory),
+            ("record_shapes", settings.record_shapes),
+        )
+        if value
+    ]
+    if not idle.has_host:
+        base = Words(
+            "The profile holds no host activity, so it cannot be told what the host did. " + no_calls(trace).en + ".",
+            "profile 中没有主机活动，无法判断主机在做什么。" + no_calls(trace).zh + "。",
+        )
+    elif main is Cause.DEVICE:
+        base = Words(
+            "The next task had been launched when the gap began: it waited for another stream, an event or the "
+            "scheduler, so faster dispatch would not help there.",
+            "空闲开始时下一个任务已下发：它在等待其他流、事件或调度，加快下发对此无效。",
+        )
+    else:
+        base = Words(
+            "The host issues work more slowly than the device finishes it.", "主机下发的速度低于设备执行的速度。"
+        )
+    if heavy:
+        names = ", ".join(heavy)
+        return Words(
+            f"{base.en} The profiler itself slows the host here ({names}): compare with the step time without it.",
+            f"{base.zh}注意 profiler 自身也会拖慢主机（{names}）：请与不开 profiler 的单步耗时对比。",
+        )
+    return base
+
+
+def _longest_gap(idle: Idle) -> Evidence:
+    gap = int(np.argmax(idle.gaps.ends - idle.gaps.starts))
+    host = host_activity(idle, gap) or "no host event recorded"
+    return Evidence(
+        name=Words("longest gap", "最长的空闲"), value=int(idle.gaps.ends[gap] - idle.gaps.starts[gap]), unit="ns",
+        where=f"host: {host}", start_ns=int(idle.gaps.starts[gap]),
+    )  # fmt: skip
+
+
+def _gap_bands(idle: Idle) -> tuple[tuple[int, int], ...]:
+    top = np.sort(np.argsort(idle.gaps.starts - idle.gaps.ends, kind="stable")[:4])
+    return tuple((int(idle.gaps.starts[i]), int(idle.gaps.ends[i])) for i in top)
+
+
+def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
+    """H-05: the host waited for the device, so that nothing was queued when the device finished."""
+    calls = trace[RUNTIME_CALLS]
+    if idle is None or not len(calls):
+        return None, Judged(code="H-05", verdict="not_judged", reason=no_calls(trace))
+    spent = idle.cause_ns(Cause.SYNC)
+    share = share_of(idle.span, spent)
+    owners = sync_owners(idle)
+    if share < MIN_SHARE_RATIO or not owners:
+        reason = Words(
+            f"gaps behind synchronising calls take {format_ratio(share)} of the step",
+            f"同步调用之后的空闲占单步 {format_ratio(share)}",
+        )
+        return None, Judged(code="H-05", verdict="clean", reason=reason)
+    step = span_words(idle.span)
+    name, count, most, call = owners[0]
+    total = sum(owner[1] for owner in owners)
+    sync = idle.sync
+    evidence = [
+        Evidence(
+            name=Words("idle behind synchronising calls, per step", "同步调用造成的空闲（每步）"),
+            value=spent / max(1, idle.span.steps), unit="ns",
+            where=f"gaps that begin while one of {total} synchronising calls waits",
+        ),
+        *(
+            Evidence(
+                name=Words(f"idle behind {owner}", f"{owner} 之后的空闲"), value=lost, unit="ns",
+                where=f"{calls_of} calls; longest gap after {sync.names[example]}, thread {int(sync.threads[example])}",
+                start_ns=int(sync.starts[example]),
+            )
+            for owner, calls_of, lost, example in owners[:4]
+        ),
+    ]  # fmt: skip
+    api = sync.names[call]
+    by = f"{name} ({api})" if name != api else name
+    found = finding(
+        "H-05", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="sync", evidence=evidence,
+        title=Words(
+            f"{total} synchronising calls drain the launch queue: the device then idles {per_step(idle.span, spent)} "
+            f"of {step.en} ({format_ratio(share)}), most after {by}",
+            f"{total} 次同步调用排空了下发队列：{step.zh}中设备随后空闲 {per_step(idle.span, spent)}"
+            f"（{format_ratio(share)}），主要在 {by} 之后",
+        ),
+        vendor=trace.meta.device.kind, step_ids=idle.span.step_ids, bands=_sync_bands(idle),
+        formula="host's part of the gaps that begin while a synchronising call waits / length of the steps",
+    )  # fmt: skip
+    del count, most
+    return found, Judged(code="H-05", verdict="found")
+
+
+def _sync_bands(idle: Idle) -> tuple[tuple[int, int], ...]:
+    drained = np.flatnonzero(idle.drained_by >= 0)
+    length = (idle.gaps.ends - idle.gaps.starts)[drained]
+    top = np.sort(drained[np.argsort(-length, kind="stable")[:4]])
+    return tuple((int(idle.gaps.starts[i]), int(idle.gaps.ends[i])) for i in top)
+
+
+def _launch_blocking(trace: Trace, idle: Idle | None) -> Verdict:
+    """H-04: every launch waits for its task, by the environment or by the calls themselves."""
+    env = {
+        name: value
+        for name in ("ASCEND_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
+        if (value := trace.meta.environment.get(name, "").strip().casefold()) in _IS_SET
+    }
+    ratio, launches = _followed_by_sync(trace[RUNTIME_CALLS])
+    blocked = ratio is not None and launches >= MIN_LAUNCHES and ratio > MAX_BLOCKED_RATIO
+    if not env and not blocked:
+        if ratio is None and not trace.meta.environment:
+            return None, Judged(code="H-04", verdict="not_judged", reason=no_calls(trace))
+        return None, Judged(code="H-04", verdict="clean")
+    share = None if idle is None else share_of(idle.span, intervals.total(idle.gaps))
+    evidence = [
+        Evidence(name=Words(name, name), value=value, where="environment of the profiled process")
+        for name, value in env.items()
+    ]
+    if ratio is not None:
+        evidence.append(
+            Evidence(
+                name=Words("launches that a synchronisation follows at once", "下发后紧跟同步的比例"), value=ratio,
+                unit="ratio", where=f"runtime_calls: {launches} launches, next call on the same thread",
+            )
+        )  # fmt: skip
+    if idle is not None:
+        evidence.append(_longest_gap(idle))
+    by = next(iter(env), None)
+    found = finding(
+        "H-04", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="launch blocking",
+        title=Words(
+            f"{by} is set: every launch waits for its task to end" if by is not None
+            else f"{format_ratio(ratio or 0)} of {launches} launches are followed by a synchronisation at once: "
+            "launches are blocking",
+            f"设置了 {by}：每次下发都等待任务结束" if by is not None
+            else f"{launches} 次下发中有 {format_ratio(ratio or 0)} 之后立即同步：下发是阻塞式的",
+        ),
+        evidence=evidence, vendor=trace.meta.device.kind,
+        step_ids=() if idle is None else idle.span.step_ids,
+        formula="idle time of the device / length of the steps: what launching ahead could hide",
+    )  # fmt: skip
+    return found, Judged(code="H-04", verdict="found")
+
+
+def _followed_by_sync(calls: Table) -> tuple[float | None, int]:
+    """Share of launch calls whose next launch or synchronisation on the same thread is a synchronisation."""
+    launches = calls.text("api").flags(lambda api: "launch" in api.casefold())
+    waits = is_sync(calls)
+    rows = np.flatnonzero((launches | waits) & (calls.ints("start_ns") != NULL))
+    if not launches.any():
+        return None, 0
+    order = rows[np.lexsort((calls.ints("start_ns")[rows], calls.ints("thread")[rows]))]
+    same = np.append(calls.ints("thread")[order][1:] == calls.ints("thread")[order][:-1], False)
+    next_waits: Bools = np.append(waits[order][1:], False) & same
+    is_launch = launches[order] & ~waits[order]
+    count = int(is_launch.sum())
+    return (float(next_waits[is_launch].mean()) if count else None), count
+
+
+def _log_level(trace: Trace) -> Verdict:
+    """H-09: debug or info logging of CANN."""
+    if not trace.meta.environment:
+        if trace.meta.device.kind != "npu":
+            reason = Words("CANN is not in use", "未使用 CANN")
+        else:
+            reason = Words(
+                "no record of environment variables (profiler_metadata.json)",
+                "没有环境变量记录（profiler_metadata.json）",
+            )
+        return None, Judged(code="H-09", verdict="not_judged", reason=reason)
+    value = trace.meta.environment.get("ASCEND_GLOBAL_LOG_LEVEL", "").strip()
+    if not value.isdigit() or int(value) >= MAX_LOG_LEVEL:
+        return None, Judged(code="H-09", verdict="clean")
+    found = finding(
+        "H-09", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, subject="log level",
+        title=Words(
+            f"ASCEND_GLOBAL_LOG_LEVEL is {value}: CANN writes more than errors to its log and slows every host call",
+            f"ASCEND_GLOBAL_LOG_LEVEL={value}：CANN 记录错误以外的日志，拖慢所有主机调用",
+        ),
+        evidence=[
+            Evidence(
+                name=Words("ASCEND_GLOBAL_LOG_LEVEL", "ASCEND_GLOBAL_LOG_LEVEL"), value=value,
+                where="environment of the profiled process; 3 writes errors only",
+            )
+        ],
+        vendor=trace.meta.device.kind,
+    )  # fmt: skip
+    return found, Judged(code="H-09", verdict="found")
+
+
+def _metrics(trace: Trace, idle: Idle | None, launches: Launches) -> tuple[Metric, ...]:
+    rank = trace.meta.rank
+    metrics: list[Metric] = []
+    if idle is not None:
+        host = sum(idle.cause_ns(cause) for cause in Cause if cause is not Cause.DEVICE)
+        metrics += [
+            Metric(
+                name="device_idle_ratio", value=share_of(idle.span, intervals.total(idle.gaps)), unit="ratio",
+                better="lower", rank=rank,
+            ),
+            Metric(
+                name="host_bound_ratio", value=share_of(idle.span, host) if idle.has_host else None, unit="ratio",
+                better="lower", rank=rank,
+            ),
+        ]  # fmt: skip
+    if len(launches):
+        metrics += [
+            Metric(
+                name="launch_call_median_ns", value=quantiles(launches.cost_ns)[0], unit="ns", better="lower", rank=rank
+            ),
+            Metric(
+                name="launch_queue_max", value=float(launches.queue.max()), unit="count", better="none", rank=rank
+            ),
+        ]  # fmt: skip
+    return tuple(metrics)
