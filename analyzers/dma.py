@@ -53,6 +53,9 @@ NO_COPIES: Final = Words(
 )
 
 
+_NO_DEVICE: Final = Words("no device in this data: nothing is copied", "数据中没有加速设备，不存在设备拷贝")
+
+
 @analyzer(name=ANALYZER, needs=(), order=50)
 def dma(trace: Trace) -> Result:
     """Busy time of the data pipes, copies by direction with their rate, format-conversion traffic.
@@ -63,7 +66,7 @@ def dma(trace: Trace) -> Result:
     kernels, copies = trace[KERNELS], trace[COPIES]
     tables = [*_pipes(kernels), *_copy_table(trace), *_conversions(trace)]
     if not tables and not len(copies):
-        raise NoData(NO_COPIES)
+        raise NoData(_NO_DEVICE if trace.meta.device.kind == "cpu" else NO_COPIES)
     outcomes = tuple(_host_to_device(trace))
     return Result(
         findings=tuple(item for item in outcomes if isinstance(item, Finding)),
@@ -238,7 +241,8 @@ def _conversions(trace: Trace) -> Iterator[ResultTable]:
 def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
     """D-02: copies from the host that nothing overlaps."""
     if not len(trace[COPIES]):
-        yield Judged(code="D-02", verdict="not_judged", reason=NO_COPIES)
+        if trace.meta.device.kind != "cpu":
+            yield Judged(code="D-02", verdict="not_judged", reason=NO_COPIES)
         return
     data = _copies(trace)
     rows = data.table.text("kind").equals("H2D")

@@ -86,10 +86,18 @@ def step_breakdown(trace: Trace) -> Result:
 
 def _splits(trace: Trace, windows: StepWindows) -> list[StepSplit]:
     kernels, calls = trace[KERNELS], trace[COMM_OPS]
-    has_device = _has_times(kernels) or _has_times(calls)
-    if not has_device:
+    if not _has_times(kernels):
+        # Collectives alone (a copy of communication.json) tell nothing of computing, overlap or idle time.
+        communication = unions_by_step(trace, calls, windows=windows)
+        is_known = _has_times(calls)
         return [
-            StepSplit(step_id=windows.step_id(i), source="host", span=windows.span_ns(i)) for i in range(len(windows))
+            StepSplit(
+                step_id=windows.step_id(i),
+                source="events" if is_known else "host",
+                span=windows.span_ns(i) if _has_times(trace[STEPS]) or not is_known else None,
+                communication=intervals.total(communication[i]) if is_known else None,
+            )
+            for i in range(len(windows))
         ]
     computing = unions_by_step(trace, kernels, windows=windows)
     communication = unions_by_step(trace, calls, windows=windows)
@@ -268,7 +276,7 @@ def _checks_table(trace: Trace, windows: StepWindows, own: list[StepSplit], expo
 def _bar(trace: Trace, windows: StepWindows, rows: list[StepSplit]) -> ResultTable | None:
     """Parts of the representative step that add up to its span exactly."""
     at = representative(trace, windows)
-    if at is not None and (_has_times(trace[KERNELS]) or _has_times(trace[COMM_OPS])):
+    if at is not None and _has_times(trace[KERNELS]):
         parts = _bar_parts(trace, windows, at)
         step = windows.step_id(at)
     else:
