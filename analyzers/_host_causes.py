@@ -72,7 +72,7 @@ def data_loader(trace: Trace, span: Span) -> Verdict:
         title=Words(
             f"The data loader takes {per_step(span, spent)} of {step.en}, and {idles[0]} for {per_step(span, lost)} of "
             f"it ({format_ratio(share)})",
-            f"{step.zh}中数据加载占 {per_step(span, spent)}，其中 {per_step(span, lost)}"
+            f"{step.zh} 中数据加载占 {per_step(span, spent)}，其中 {per_step(span, lost)}"
             f"（{format_ratio(share)}）{idles[1]}",
         ),
         evidence=[
@@ -148,7 +148,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
         title=Words(
             f"{count} just-in-time compilations ({api}) take {per_step(span, spent)} of host time in {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh}中有 {count} 次在线编译（{api}），占用主机 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh} 中有 {count} 次在线编译（{api}），占用主机 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(compiling),
         formula="union of the compile calls / length of the steps with their preparation; what overlaps with a busy "
@@ -219,7 +219,7 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
         title=Words(
             f"{int(rows.sum())} garbage collections stop the host for {per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh}中 {int(rows.sum())} 次垃圾回收使主机停顿 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh} 中 {int(rows.sum())} 次垃圾回收使主机停顿 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[
             Evidence(
@@ -257,7 +257,7 @@ def driver_memory(trace: Trace, span: Span) -> Verdict:
         title=Words(
             f"{int(rows.sum())} driver calls that take or give back memory take {per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh}中 {int(rows.sum())} 次驱动内存申请或释放占用 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh} 中 {int(rows.sum())} 次驱动内存申请或释放占用 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[
             Evidence(

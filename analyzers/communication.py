@@ -46,6 +46,8 @@ MAX_EXPOSED_RATIO: Final = 0.20
 """Exposed communication from this share is a finding. Source: as above. Status: vendor."""
 SLOW_LINK_RATIO: Final = 0.5
 """A link this much slower than the median of the others may itself be the cause of a wait. Status: assumed."""
+MIN_CALLS_FOR_RATE: Final = 3
+"""Fewer calls give no rate to compare with. Status: assumed."""
 MAX_BANDS: Final = 4
 """Waits marked in the timeline per finding."""
 
@@ -348,6 +350,8 @@ def _exposed(calls: Calls, explained: _Explained) -> tuple[Finding | None, Judge
             value=max(0.0, hidden), unit="ratio", where="1 - exposed / union of all calls",
         )
     )  # fmt: skip
+    if unknown and (estimate := _best_rate(calls, mask)) is not None:
+        evidence.append(estimate)
     cause = _exposed_cause(names.get(group), unknown)
     found = finding(
         "N-01", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
@@ -362,6 +366,23 @@ def _exposed(calls: Calls, explained: _Explained) -> tuple[Finding | None, Judge
         severity=Severity.MEDIUM if share < MAX_EXPOSED_RATIO else None,
     )  # fmt: skip
     return found, Judged(code="N-01", verdict="found")
+
+
+def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:
+    """How long some calls of one op and group would have taken at the best rate seen among them; an estimate."""
+    sizes, duration = calls.table.ints("size_bytes"), calls.ends - calls.starts
+    rows = np.flatnonzero(mask & (sizes != NULL) & (sizes > 0) & (duration > 0))
+    if len(rows) < MIN_CALLS_FOR_RATE:
+        return None
+    best = int(rows[np.argmax(sizes[rows] / duration[rows])])
+    need = float(sizes[rows].sum()) / (float(sizes[best]) / float(duration[best]))
+    return Evidence(
+        name=Words("estimated: their time at the best rate seen", "估算：按其中最高速率所需时间"), value=need, unit="ns",
+        where=f"{_times(len(rows))} of {format_ns(int(duration[rows].sum()))}; best rate "
+        f"{format_quantity(float(sizes[best]) / float(duration[best]) * 1e9, 'bytes_per_s')} in "
+        f"{calls.table.text('name')[best]}; the rest may be waiting",
+        start_ns=int(calls.starts[best]),
+    )  # fmt: skip
 
 
 def _times(count: int) -> str:

@@ -161,7 +161,7 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
         "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free", evidence=evidence,
         title=Words(
             f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{_main_en(main)}",
-            f"{step.zh}中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{_main_zh(main)}",
+            f"{step.zh} 中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{_main_zh(main)}",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
         formula="(idle time of the device - idle time that other rows explain) / length of the steps",
@@ -276,7 +276,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
         title=Words(
             f"{total} synchronising calls drain the launch queue: the device then idles {per_step(idle.span, spent)} "
             f"of {step.en} ({format_ratio(share)}), most after {by}",
-            f"{total} 次同步调用排空了下发队列：{step.zh}中设备随后空闲 {per_step(idle.span, spent)}"
+            f"{total} 次同步调用排空了下发队列：{step.zh} 中设备随后空闲 {per_step(idle.span, spent)}"
             f"（{format_ratio(share)}），主要在 {by} 之后",
         ),
         vendor=trace.meta.device.kind, step_ids=idle.span.step_ids, bands=_sync_bands(idle),
