@@ -56,7 +56,7 @@ def matmul_flops(a: Shape, b: Shape, c: Shape) -> float:
     operand makes the product one large matrix product.
 
     Args:
-        a: shape of the first operand, two dimensions or more (storage shape of FRACTAL_NZ works too).
+        a: shape of the first operand, two dimensions or more, not a storage shape.
         b: shape of the second operand.
         c: shape of the product.
 
@@ -130,16 +130,20 @@ def work_of(kernels: Table, host_ops: Table | None = None) -> Work:
         kernels: op_type, input_shapes, input_dtypes, input_formats, output_shapes, output_dtypes, host_op.
         host_ops: name, input_shapes, input_dtypes; used for GPU kernels, which record no shapes themselves.
     """
-    columns = ("op_type", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes")
+    columns = (
+        "op_type", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes", "output_formats",
+    )  # fmt: skip
     texts = [kernels.text(name) for name in columns]
     classes = kernel_classes(kernels)
     codes, first = _distinct([classes.codes, *(text.codes for text in texts)])
     flops, size, dtypes = np.full(len(first), np.nan), np.full(len(first), np.nan), []
     for at, row in enumerate(first.tolist()):
         kind = KernelClass(classes[row] or "other")
-        op_type, shapes_in, types_in, formats, shapes_out, types_out = (text[row] or "" for text in texts)
+        op_type, shapes_in, types_in, formats_in, shapes_out, types_out, formats_out = (
+            text[row] or "" for text in texts
+        )
         inputs, outputs = parse_shapes(shapes_in), parse_shapes(shapes_out)
-        flops[at] = _flops(kind, op_type, inputs, outputs, formats.split(";"))
+        flops[at] = _flops(kind, op_type, inputs, outputs, (formats_in.split(";"), formats_out.split(";")))
         size[at] = _bytes(op_type, inputs, types_in.split(";"), outputs, types_out.split(";"))
         dtypes.append(matrix_dtype(types_in))
     dtype_column = Text.of(dtypes)
@@ -186,17 +190,33 @@ def matrix_dtype(dtypes: str) -> str | None:
 
 
 def _flops(
-    kind: KernelClass, op_type: str, inputs: Sequence[Shape], outputs: Sequence[Shape], formats: Sequence[str]
+    kind: KernelClass,
+    op_type: str,
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape],
+    formats: tuple[Sequence[str], Sequence[str]],
 ) -> float:
     if not inputs or not outputs:
         return math.nan
     if kind is KernelClass.MATMUL and len(inputs) > 1 and not _NO_MATMUL_FORMULA.search(op_type):
-        return matmul_flops(inputs[0], inputs[1], outputs[0])
+        a, b = (_plain_matrix(shape, formats[0], at) for at, shape in enumerate(inputs[:2]))
+        return matmul_flops(a, b, _plain_matrix(outputs[0], formats[1], 0))
     if kind is KernelClass.CONV:
-        return _conv_work(op_type, inputs, outputs, formats)
+        return _conv_work(op_type, inputs, outputs, formats[0])
     if kind is KernelClass.ELEMENTWISE and _SINGLE_OPERATION.match(op_type):
         return float(math.prod(outputs[0]))
     return math.nan
+
+
+def _plain_matrix(shape: Shape, formats: Sequence[str], at: int) -> Shape:
+    """A FRACTAL_NZ shape (..., N1, M1, M0, N0) as (..., M1*M0, N1*N0); other shapes as they are.
+
+    Without this the block counts would look like batches.
+    """
+    if at < len(formats) and "FRACTAL_NZ" in formats[at] and len(shape) >= 4:
+        *batch, n1, m1, m0, n0 = shape
+        return (*batch, m1 * m0, n1 * n0)
+    return shape
 
 
 def _conv_work(op_type: str, inputs: Sequence[Shape], outputs: Sequence[Shape], formats: Sequence[str]) -> float:
