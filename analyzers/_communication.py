@@ -54,7 +54,7 @@ def is_pipelined(trace: Trace) -> bool:
 
 def stage_count(trace: Trace) -> int:
     """Pipeline stages as the metadata state them, 1 when they state none."""
-    for key in ("pipeline_model_parallel_size", "pipeline_parallel_size", "pp"):
+    for key in ("pipeline_model_parallel", "pipeline_model_parallel_size", "pipeline_parallel", "pp"):
         if trace.meta.parallel.get(key, 0) > 1:
             return int(trace.meta.parallel[key])
     return max((len(group.ranks) for group in trace.meta.groups if group.label == "pp"), default=1)

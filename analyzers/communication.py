@@ -377,7 +377,8 @@ def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:
     best = int(rows[np.argmax(sizes[rows] / duration[rows])])
     need = float(sizes[rows].sum()) / (float(sizes[best]) / float(duration[best]))
     return Evidence(
-        name=Words("estimated: their time at the best rate seen", "估算：按其中最高速率所需时间"), value=need, unit="ns",
+        name=Words("estimated: their time at the best rate seen", "估算：按其中最高速率所需时间"),
+        value=need, unit="ns",
         where=f"{_times(len(rows))} of {format_ns(int(duration[rows].sum()))}; best rate "
         f"{format_quantity(float(sizes[best]) / float(duration[best]) * 1e9, 'bytes_per_s')} in "
         f"{calls.table.text('name')[best]}; the rest may be waiting",
