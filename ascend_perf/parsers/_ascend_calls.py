@@ -11,6 +11,7 @@ from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Group
 from ascend_perf.parsers._ascend_comm import CallFigures, CommFigures, call_index, group_hash, group_suffix, op_of
+from ascend_perf.parsers._ascend_meta import public_name
 
 MAX_START_DIFFERENCE_NS: Final = 10_000
 """The exporter's start of a call lost digits (0.25 us, up to 10 us rounded): farther apart it is another call."""
@@ -115,7 +116,7 @@ def _group(
 ) -> Group | None:
     if raw is not None:
         hash_id = raw if raw.isdigit() else group_hash(raw)
-        return groups.get(raw) or by_hash.get(raw) or Group(name=raw, hash_id=hash_id)
+        return groups.get(raw) or by_hash.get(hash_id) or Group(name=public_name(raw), hash_id=hash_id)
     if call is not None:
         return by_hash.get(call.hash_id) or Group(name=call.hash_id, hash_id=call.hash_id)
     suffix = group_suffix(name)

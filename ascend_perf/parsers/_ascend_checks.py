@@ -216,3 +216,31 @@ def _overlap_span(overlap: Table, exported: Table, steps: Table) -> list[Check]:
             where="span of Overlap Analysis against the exporter's stage + bubble",
         )
     ]
+
+
+def same_rows(name: str, database: Table, text: Table) -> Check:
+    """Both exports of one capture hold the same rows: their durations add up alike."""
+    return Check(
+        name=f"{name} in both exports",
+        ours=int(database.ints("dur_ns").sum()) / 1e3,
+        theirs=int(text.ints("dur_ns").sum()) / 1e3,
+        unit="us",
+        tolerance=max(COMPUTING_TOLERANCE_US, 0.001 * max(len(database), len(text))),
+        where="sum of durations in the database against kernel_details.csv",
+    )
+
+
+def same_calls(database: CommFigures, text: CommFigures) -> Check:
+    """analysis.db and communication.json hold the same figures."""
+
+    def elapse(figures: CommFigures) -> float:
+        return sum(call.elapse_ns for call in figures.calls if call.elapse_ns != NULL) / 1e3
+
+    return Check(
+        name="communication figures in both exports",
+        ours=elapse(database),
+        theirs=elapse(text),
+        unit="us",
+        tolerance=COMM_TOLERANCE_US,
+        where="sum of elapse times in analysis.db against communication.json",
+    )

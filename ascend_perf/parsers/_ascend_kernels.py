@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.model import tables as t
-from ascend_perf.model.table import NULL, Bools, Floats, Ints, Table, Text, Values
+from ascend_perf.model.table import NULL, Bools, Floats, Ints, Kind, Table, Text, Values
 from ascend_perf.model.trace import Dropped
 from ascend_perf.parsers._ascend_comm import op_of
 from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
@@ -305,3 +305,30 @@ def counter_name(name: str) -> tuple[str, float]:
             base = name.removesuffix(suffix)
             return (base if base.endswith(unit) else base + unit), scale
     return name, 1.0
+
+
+def completed(rows: Table, other: Table) -> Table:
+    """Rows with the columns that they lack taken from another export of the same capture, joined by start and name."""
+    if not len(rows) or not len(other):
+        return rows
+    starts = other.ints("start_ns")
+    order = np.argsort(starts, kind="stable")
+    place = np.clip(np.searchsorted(starts[order], rows.ints("start_ns")), 0, len(order) - 1)
+    row = order[place]
+    names = Text.concat((rows.text("name"), other.text("name"))).codes
+    found = (starts[row] == rows.ints("start_ns")) & (names[: len(rows)] == names[len(rows) :][row])
+    if not found.any():
+        return rows
+    columns: dict[str, Values] = {}
+    for name in other.names:
+        if rows.has(name):
+            continue
+        kind = rows.spec.column(name).kind
+        if kind is Kind.TEXT:
+            text = other.text(name)
+            columns[name] = Text(np.where(found, text.codes[row], -1).astype(np.int32), text.values)
+        elif kind is Kind.INT:
+            columns[name] = np.where(found, other.ints(name)[row], NULL)
+        else:
+            columns[name] = np.where(found, other.floats(name)[row], np.nan)
+    return rows.with_columns(columns)

@@ -224,11 +224,20 @@ def _take_parallel(values: Mapping[str, object], facts: Facts, where: str) -> No
     facts.set_rank(values.get("rank"), where)
 
 
+_ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}|[0-9a-fA-F:]{2,}:[0-9a-fA-F:]+%")
+
+
+def public_name(communicator: str) -> str:
+    """A communicator's name; its hash, which other files use, where the name holds the address of a host (G2)."""
+    return group_hash(communicator) if _ADDRESS.search(communicator) else communicator
+
+
 def _take_groups(values: Mapping[str, _ParallelGroup], facts: Facts) -> None:
     for name, value in values.items():
         ranks = tuple(value.global_ranks)
+        hash_id = group_hash(name)
         facts.groups[name] = Group(
-            name=name, label=value.label, ranks=ranks, size=len(ranks) or None, hash_id=group_hash(name)
+            name=public_name(name), label=value.label, ranks=ranks, size=len(ranks) or None, hash_id=hash_id
         )
         if value.label == "default_group" and ranks and facts.world_size is None:
             facts.world_size = len(ranks)

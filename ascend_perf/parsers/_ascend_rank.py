@@ -10,15 +10,16 @@ from typing import Final
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import Table, TableSpec
-from ascend_perf.model.trace import Dropped, Meta, Source, Trace
+from ascend_perf.model.trace import Check, Dropped, Meta, Source, Trace
 from ascend_perf.parsers import _ascend_calls as calls
 from ascend_perf.parsers import _ascend_comm as comm
 from ascend_perf.parsers import _ascend_meta as meta
 from ascend_perf.parsers import _ascend_tables as small
-from ascend_perf.parsers._ascend_checks import cross_checks, missing_data
+from ascend_perf.parsers._ascend_checks import cross_checks, missing_data, same_calls, same_rows
 from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
+from ascend_perf.parsers._ascend_db import Database, read_database
 from ascend_perf.parsers._ascend_files import Kind
-from ascend_perf.parsers._ascend_kernels import KernelRows, read_kernels
+from ascend_perf.parsers._ascend_kernels import KernelRows, completed, read_kernels
 from ascend_perf.parsers._ascend_steps import NO_HOST_STEPS, assign_steps, step_table
 from ascend_perf.parsers._ascend_timeline import Timeline
 from ascend_perf.parsers._ascend_trace import read_trace_view
@@ -70,23 +71,27 @@ class _Rank:
         self.tables: dict[str, Table] = {}
         self.sources: list[Source] = []
         self.warnings: list[str] = []
+        self.checks: list[Check] = []
         self.figures = comm.CommFigures()
         self.errors: list[InputError] = []
         self.kernel_rows: KernelRows | None = None
         self.read_data = 0
         self.timeline: Timeline | None = None
+        self.database: Database | None = None
 
     def read(self) -> list[Trace]:
         for path, problem in self.files.unusable:
             self._source(path, "", problem=problem)
         self._each(Kind.INFO, lambda path: meta.read_info(path, self.facts))
         self._each(Kind.METADATA, lambda path: meta.read_metadata(path, self.facts))
+        self._each(Kind.PROFILER_DB, self._read_database)
         self._each(Kind.KERNELS, self._read_kernels)
         for kind, (spec, reader) in _SMALL.items():
             self._each(kind, lambda path, s=spec, r=reader, k=kind: self._read_small(path, s, r, k))  # type: ignore[misc]
         self._each(Kind.TRACE_VIEW, self._read_trace_view)
         self._each(Kind.OPERATORS, self._read_operators)
         self._each(Kind.L2_CACHE, self._read_l2_cache)
+        self._each(Kind.ANALYSIS_DB, self._read_analysis)
         self._each(Kind.COMMUNICATION, self._read_communication)
         self._each(Kind.MATRIX, self._read_matrix)
         if not self.read_data:
@@ -121,7 +126,7 @@ class _Rank:
             size = 0
         self.sources.append(
             Source(
-                path=f"{self.files.label}/{path.name}" if self.files.label != path.name else path.name,
+                path=self._place(path),
                 format=form,
                 rows=rows,
                 size_bytes=size,
@@ -130,19 +135,48 @@ class _Rank:
             )
         )
 
+    def _place(self, path: Path) -> str:
+        """A file relative to the user's input; the label of a unit of one file is that file."""
+        label = self.files.label
+        return label if label.rpartition("/")[2] == path.name else f"{label}/{path.name}"
+
     def _used(self, path: Path, kind: Kind, rows: int, dropped: tuple[Dropped, ...] = ()) -> None:
         self._source(path, kind.value, rows=rows, dropped=dropped)
         self.read_data += 1
 
+    def _read_database(self, path: Path) -> None:
+        found = read_database(path, self.facts)
+        self.database = found
+        self.tables.update({name: table for name, table in found.tables.items() if len(table)})
+        self.warnings += found.warnings
+        dropped = tuple(Dropped(reason=reason, count=count) for reason, count in found.dropped.items())
+        self._used(path, Kind.PROFILER_DB, found.rows, dropped)
+
+    def _read_analysis(self, path: Path) -> None:
+        exported, rows = comm.read_analysis_db(path, self.figures)
+        if len(exported):
+            # Not quantised, unlike step_trace_time.csv.
+            self.tables["exported_steps"] = exported
+        self._used(path, Kind.ANALYSIS_DB, rows)
+
     def _read_kernels(self, path: Path) -> None:
         rows = read_kernels(path)
         self.kernel_rows = rows
-        self.tables["kernels"] = rows.kernels
-        self.tables["comm_ops"] = rows.comm
         self.warnings += rows.warnings
         self._used(path, Kind.KERNELS, rows.rows, rows.dropped)
+        # With both exports of one capture the database counts, the text fills in what it lacks: never both together.
+        for name, table in (("kernels", rows.kernels), ("comm_ops", rows.comm)):
+            ours = self.tables.get(name)
+            if ours is None:
+                self.tables[name] = table
+                continue
+            self.checks.append(same_rows(name, ours, table))
+            self.tables[name] = completed(ours, table)
 
     def _read_trace_view(self, path: Path) -> None:
+        if "kernels" in self.tables and "host_ops" in self.tables:
+            self._source(path, Kind.TRACE_VIEW.value, problem=IN_DATABASE)
+            return
         trace = read_trace_view(path)
         problems = list(trace.file.problems)
         if not trace.file.events:
@@ -173,6 +207,9 @@ class _Rank:
     def _read_small(
         self, path: Path, spec: TableSpec, reader: Callable[[Path], tuple[CsvFile, Table]], kind: Kind
     ) -> None:
+        if spec.name in self.tables:
+            self._source(path, kind.value, problem=IN_DATABASE)
+            return
         file, table = reader(path)
         self.tables[spec.name] = table
         dropped = file.dropped
@@ -192,10 +229,22 @@ class _Rank:
         self._used(path, Kind.L2_CACHE, file.rows, file.dropped)
 
     def _read_communication(self, path: Path) -> None:
-        self._used(path, Kind.COMMUNICATION, comm.read_communication(path, self.figures))
+        figures = comm.CommFigures()
+        rows = comm.read_communication(path, figures)
+        self._used(path, Kind.COMMUNICATION, rows)
+        if self.figures.calls:
+            self.checks.append(same_calls(self.figures, figures))
+            return
+        self.figures.calls, self.figures.transfers, self.figures.packets = (
+            figures.calls,
+            figures.transfers,
+            figures.packets,
+        )
 
     def _read_matrix(self, path: Path) -> None:
-        self._used(path, Kind.MATRIX, comm.read_matrix(path, self.figures))
+        figures = comm.CommFigures()
+        self._used(path, Kind.MATRIX, comm.read_matrix(path, figures))
+        self.figures.links = self.figures.links or figures.links
 
     # ---- joining --------------------------------------------------------------------------------------------------
 
@@ -204,6 +253,11 @@ class _Rank:
         comm_ops = self.tables.get("comm_ops", Table.empty(t.COMM_OPS))
         timeline = self.timeline
         host, fallback = NO_HOST_STEPS, None
+        if self.database is not None:
+            host = self.database.host_steps
+            if not (kernels.has("step_id") or comm_ops.has("step_id")):
+                kernels, comm_ops = assign_steps(kernels, comm_ops, host, self.database.launches)
+            fallback = _span(self.tables.get("host_ops"))
         if timeline is not None:
             if not len(kernels):
                 kernels = timeline.kernels()
@@ -216,7 +270,7 @@ class _Rank:
                 launched = timeline.npu.times_of
                 launches = (launched(kernels.ints("start_ns")), launched(comm_ops.ints("start_ns")))
                 kernels, comm_ops = assign_steps(kernels, comm_ops, host, launches)
-            fallback = _span(self.tables["host_ops"])
+            fallback = _span(self.tables.get("host_ops"))
         exact = True
         if not len(comm_ops) and self.figures.calls:
             comm_ops = calls.calls_of_figures(self.figures)
@@ -233,8 +287,9 @@ class _Rank:
         steps = step_table(kernels, comm_ops if exact else Table.empty(t.COMM_OPS), host, fallback)
         self.tables["steps"] = steps
         facts = self.facts
-        if facts.settings.generation is None and self.kernel_rows is not None:
-            facts.settings = replace(facts.settings, generation=self.kernel_rows.generation)
+        for origin in (self.kernel_rows, self.database):
+            if facts.settings.generation is None and origin is not None:
+                facts.settings = replace(facts.settings, generation=origin.generation)
         if facts.device_id is None and self.kernel_rows is not None and len(self.kernel_rows.devices) == 1:
             facts.device_id = self.kernel_rows.devices[0]
         return Trace(
@@ -250,8 +305,8 @@ class _Rank:
                 environment=facts.environment,
                 settings=facts.settings,
                 sources=tuple(self.sources),
-                missing=missing_data(self.tables, facts, has_timeline=timeline is not None),
-                checks=cross_checks(self.tables, self.figures),
+                missing=missing_data(self.tables, facts, has_timeline="host_ops" in self.tables),
+                checks=(*self.checks, *cross_checks(self.tables, self.figures)),
                 warnings=(*facts.warnings, *self.warnings),
             ),
         )
@@ -265,6 +320,11 @@ class _Rank:
         return meta.constant_frequency((counters.floats("value")[rows] * 1e6).tolist())
 
 
-def _span(table: Table) -> tuple[int, int] | None:
+IN_DATABASE: Final = "not read: the database of the same capture holds these data"
+
+
+def _span(table: Table | None) -> tuple[int, int] | None:
     """First start and last end of a table."""
-    return (int(table.ints("start_ns").min()), int(table.ends_ns().max())) if len(table) else None
+    if table is None or not len(table):
+        return None
+    return int(table.ints("start_ns").min()), int(table.ends_ns().max())

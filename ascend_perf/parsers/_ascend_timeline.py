@@ -14,19 +14,30 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text, Values
-from ascend_perf.parsers._ascend_comm import DTYPE_BYTES, op_of
+from ascend_perf.parsers._ascend_comm import op_of
 from ascend_perf.parsers._ascend_kernels import CORES
 from ascend_perf.parsers._ascend_steps import HostSteps
 from ascend_perf.parsers._ascend_trace import Columns, TraceFile
+from ascend_perf.parsers._ascend_words import (
+    NO_RANK,
+    copy_kind,
+    enum_word,
+    event_kind,
+    first_known,
+    frames,
+    lines,
+    named,
+    queued_kind,
+    sizes,
+    step_number,
+)
 
 COMM_PROCESSES: Final = ("HCCL", "Communication")
 
 MAX_START_DIFFERENCE_NS: Final = 1000
 """Farther apart a row and a slice of one name are different calls. Status: measured (3 ns at most)."""
 
-NO_RANK: Final = 4294967295
 
-_STEP: Final = re.compile(r"ProfilerStep#(\d{1,17})$")
 _GROUP_LINE: Final = re.compile(r"Group (.+) Communication$")
 _PLANE: Final = re.compile(r"Plane (\d+)$")
 _STREAM: Final = re.compile(r"Stream (\d+)$")
@@ -52,23 +63,6 @@ COUNTER_PROCESSES: Final = frozenset(
      "Voltage Info", "CPU Usage", "Memory Usage", "Disk Usage", "Network Usage", "Stars Chip Trans"}
 )  # fmt: skip
 """Counter tracks that are kept; Acc PMU and Stars Soc Info are levels without a unit."""
-
-
-def copy_kind(direction: str) -> str | None:
-    """H2D, D2H ... of the exporter's words (`host to device`, `device to host ex`)."""
-    words = direction.lower().replace("addr ", "")
-    for text, kind in _DIRECTIONS:
-        if words.startswith(text):
-            return kind
-    return None
-
-
-_DIRECTIONS: Final = (
-    ("host to device", "H2D"),
-    ("device to host", "D2H"),
-    ("device to device", "D2D"),
-    ("host to host", "H2H"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +134,7 @@ class Timeline:
 
     def _op_rows(self) -> Ints:
         ops = self.trace.ops
-        steps = ops.text("name").flags(lambda word: bool(_STEP.match(word)))
+        steps = ops.text("name").flags(lambda word: step_number(word) is not None)
         rows = np.flatnonzero(~steps)
         return rows[np.argsort(ops.ints("start")[rows], kind="stable")]
 
@@ -148,13 +142,13 @@ class Timeline:
         """The ProfilerStep windows."""
         ops = self.trace.ops
         name = ops.text("name")
-        rows = np.flatnonzero(name.flags(lambda word: bool(_STEP.match(word))))
+        rows = np.flatnonzero(name.flags(lambda word: step_number(word) is not None))
         start, dur = ops.ints("start"), ops.ints("dur")
         found = []
         for row in rows.tolist():
-            match = _STEP.match(name[row] or "")
-            if match:
-                found.append((int(match[1]), int(start[row]), int(start[row] + dur[row])))
+            number = step_number(name[row] or "")
+            if number is not None:
+                found.append((number, int(start[row]), int(start[row] + dur[row])))
         return HostSteps.of(found)
 
     def host_ops(self) -> Table:
@@ -165,10 +159,10 @@ class Timeline:
             {
                 "start_ns": ops.ints("start")[rows],
                 "dur_ns": ops.ints("dur")[rows],
-                "name": _named(ops.text("name").take(rows)),
+                "name": named(ops.text("name").take(rows)),
                 "thread": ops.ints("tid")[rows],
-                "input_shapes": ops.text("dims").take(rows).relabel(_lines),
-                "input_dtypes": ops.text("types").take(rows).relabel(_lines),
+                "input_shapes": ops.text("dims").take(rows).relabel(lines),
+                "input_dtypes": ops.text("types").take(rows).relabel(lines),
                 "sequence_number": _without(ops.ints("sequence")[rows], -1),
                 "stack": ops.text("stack").take(rows).relabel(frames),
             },
@@ -177,7 +171,7 @@ class Timeline:
     def host_events(self) -> Table:
         """Steps, data loader and optimizer calls, garbage collections, and the two ends of the task queue."""
         ops, events = self.trace.ops, self.trace.events
-        kinds = ops.text("name").relabel(_event_kind)
+        kinds = ops.text("name").relabel(event_kind)
         rows = np.flatnonzero(kinds.codes >= 0)
         parts = [
             Table(
@@ -185,7 +179,7 @@ class Timeline:
                 {
                     "start_ns": ops.ints("start")[rows],
                     "dur_ns": ops.ints("dur")[rows],
-                    "name": _named(ops.text("name").take(rows).compact()),
+                    "name": named(ops.text("name").take(rows).compact()),
                     "kind": kinds.take(rows).compact(),
                     "thread": ops.ints("tid")[rows],
                 },
@@ -198,8 +192,8 @@ class Timeline:
                     {
                         "start_ns": events.ints("start"),
                         "dur_ns": events.ints("dur"),
-                        "name": _named(events.text("name")),
-                        "kind": _named(events.text("category").relabel(lambda c: _PLAIN_EVENTS.get(c, "user")), "user"),
+                        "name": named(events.text("name")),
+                        "kind": named(events.text("category").relabel(lambda c: _PLAIN_EVENTS.get(c, "user")), "user"),
                         "thread": events.ints("tid"),
                         "correlation": events.ints("correlation"),
                     },
@@ -219,7 +213,7 @@ class Timeline:
             {
                 "start_ns": calls.ints("start")[rows],
                 "dur_ns": calls.ints("dur")[rows],
-                "api": _named(name.relabel(lambda word: word.partition("@")[2])),
+                "api": named(name.relabel(lambda word: word.partition("@")[2])),
                 "layer": name.relabel(lambda word: _LAYERS.get(word.partition("@")[0])),
                 "thread": calls.ints("tid")[rows],
                 "correlation": calls.ints("connection")[rows],
@@ -251,7 +245,7 @@ class Timeline:
             {
                 "start_ns": slices.ints("start")[rows],
                 "dur_ns": slices.ints("dur")[rows],
-                "name": _named(slices.text("name").take(rows)),
+                "name": named(slices.text("name").take(rows)),
                 "core": core,
                 "stream": self.streams[rows],
                 "task_id": slices.ints("task")[rows],
@@ -297,7 +291,7 @@ class Timeline:
     def _queued_copies(self, launches: Ints) -> Text:
         """Kinds of copies by the entry of the task queue that launched them: below Level2 the slices do not say it."""
         events = self.trace.events
-        queued = events.text("name").relabel(_queued_kind)
+        queued = events.text("name").relabel(queued_kind)
         rows = np.flatnonzero(queued.codes >= 0)
         rows = rows[np.argsort(events.ints("start")[rows], kind="stable")]
         if not len(rows):
@@ -311,7 +305,7 @@ class Timeline:
     def comm_ops(self) -> Table:
         """Collectives of the HCCL lines."""
         slices, rows = self.trace.slices, self.comm_rows
-        name = _named(slices.text("name").take(rows))
+        name = named(slices.text("name").take(rows))
         return Table(
             t.COMM_OPS,
             {
@@ -331,7 +325,7 @@ class Timeline:
         if not len(self.comm_rows):
             return self._linked(comm, rows)
         dtype = slices.text("data_type")
-        dtype = Text(np.where(found, dtype.codes[at], -1).astype(np.int32), dtype.values).relabel(_dtype)
+        dtype = Text(np.where(found, dtype.codes[at], -1).astype(np.int32), dtype.values).relabel(enum_word)
         count = np.where(found, slices.ints("count")[at], NULL)
         algorithm = slices.text("algorithm")
         size = sizes(count, dtype)
@@ -397,13 +391,13 @@ class Timeline:
             {
                 "start_ns": start[rows],
                 "dur_ns": dur[rows],
-                "kind": _named(slices.text("name").take(rows)),
+                "kind": named(slices.text("name").take(rows)),
                 "comm_op": owner.astype(np.int64),
                 "plane": np.concatenate(plane_numbers)[order],
                 "src": _without(slices.ints("src")[rows], NO_RANK),
                 "dst": _without(slices.ints("dst")[rows], NO_RANK),
-                "transport": slices.text("transport").take(rows).relabel(_enum),
-                "link": slices.text("link").take(rows).relabel(_enum),
+                "transport": slices.text("transport").take(rows).relabel(enum_word),
+                "link": slices.text("link").take(rows).relabel(enum_word),
                 "size_bytes": slices.ints("size")[rows],
             },
         ), lost
@@ -425,7 +419,7 @@ class Timeline:
             {
                 "start_ns": bare.ints("start")[rows],
                 "dur_ns": bare.ints("dur")[rows],
-                "kind": _named(bare.text("name").take(rows)),
+                "kind": named(bare.text("name").take(rows)),
             },
         )
 
@@ -442,7 +436,7 @@ class Timeline:
             t.COUNTERS,
             {
                 "time_ns": time[rows],
-                "counter": _named(columns.text("name").take(rows)),
+                "counter": named(columns.text("name").take(rows)),
                 "unit": key.relabel(lambda word: counter_unit(word)[0]),
                 "value": value[rows] * np.where(np.isnan(scale), 1.0, scale),
             },
@@ -564,29 +558,6 @@ _LAYERS: Final = {
 }
 
 
-def first_known(*choices: Text) -> Text:
-    """For each row the first of the texts that is known there."""
-    result = Text.concat(choices)
-    rows = result.codes.reshape(len(choices), -1)
-    codes = rows[0]
-    for later in rows[1:]:
-        codes = np.where(codes < 0, later, codes)
-    return Text(codes.astype(np.int32), result.values)
-
-
-def _queued_kind(name: str) -> str | None:
-    _, found, direction = name.partition("acl_memcpy_")
-    return copy_kind(direction.replace("_", " ")) if found else None
-
-
-def _named(text: Text, default: str = "unnamed") -> Text:
-    """A required text column: `default` where it is empty."""
-    if not (text.codes < 0).any():
-        return text
-    values = [*text.values, default]
-    return Text(np.where(text.codes < 0, len(values) - 1, text.codes).astype(np.int32), values)
-
-
 def _without(values: Ints, none: int) -> Ints:
     return np.where(values == none, NULL, values).astype(np.int64)
 
@@ -595,55 +566,9 @@ def _positive(values: Ints) -> Ints:
     return np.where(values > 0, values, NULL).astype(np.int64)
 
 
-def _lines(text: str) -> str:
-    """A list that the exporter writes with one line per element, on one line."""
-    return re.sub(r";?\r?\n", ";", text)
-
-
-def _enum(word: str) -> str | None:
-    return None if word in ("INVALID_TYPE", "N/A", "RESERVED", "") else word
-
-
-def _dtype(word: str) -> str | None:
-    return None if word in ("INVALID_TYPE", "N/A", "RESERVED") else word
-
-
-def _event_kind(name: str) -> str | None:
-    if _STEP.match(name):
-        return "step"
-    if name.startswith("enumerate(DataLoader)#"):
-        return "dataloader"
-    return "optimizer" if name.startswith("Optimizer.") else None
-
-
 def counter_unit(key: str) -> tuple[str | None, float]:
     """Unit of a counter by the key of its value, and the factor to it."""
     if key in COUNTER_UNITS:
         return COUNTER_UNITS[key]
     match = re.search(r"\(([^)]+)\)$", key)
     return (match[1], 1.0) if match else (None, 1.0)
-
-
-def sizes(count: Ints, dtype: Text) -> Ints:
-    """Message size: elements times their size, `NULL` when either is unknown."""
-    width = dtype.numbers(lambda word: float(DTYPE_BYTES.get(word, np.nan)))
-    usable: Bools = (count != NULL) & (count >= 0) & (count < 1 << 55) & ~np.isnan(width)
-    return np.where(usable, count * np.where(usable, width, 0).astype(np.int64), NULL).astype(np.int64)
-
-
-_SITE: Final = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python[\d.]+)/")
-
-
-def frames(stack: str) -> str:
-    """A call stack with one frame per line, and paths without the folders in which users and hosts are named."""
-    return "\n".join(_frame(line.strip().rstrip(";")) for line in stack.splitlines() if line.strip())
-
-
-def _frame(line: str) -> str:
-    if not line.startswith(("/", "\\")) and not re.match(r"[A-Za-z]:[\\/]", line):
-        return line
-    shorter = _SITE.sub("", line)
-    if shorter != line:
-        return shorter
-    path, bracket, rest = line.partition("(")
-    return "/".join(re.split(r"[\\/]", path)[-2:]) + bracket + rest

@@ -48,6 +48,8 @@ def find(folder: Folder) -> list[Unit]:
             kinds[entry.path] = kind
     data = {path: kind for path, kind in kinds.items() if kind not in CONTEXT}
     if not data:
+        if (why := raw_only(folder)) is not None:
+            raise InputError(why, hint=RAW_HINT)
         return []
     context = _context(folder, [path for path, kind in kinds.items() if kind in CONTEXT])
     groups = _split(data)
@@ -94,13 +96,9 @@ def _stem(paths: tuple[Path, ...]) -> str:
 
 
 def _context(folder: Folder, own: list[Path]) -> list[Path]:
-    """Files of facts in the folder, its parent when it has none (and the folder is an output folder or a file)."""
-    if not folder.path.is_dir():
-        own += _facts_in(folder.path.parent)
-        if own:
-            return own
-        return _facts_in(folder.path.parent.parent) if folder.path.parent.name == OUTPUT else []
-    return own or _facts_in(folder.path.parent)
+    """Files of facts of the folder, or of its parent when it has none."""
+    place = folder.path if folder.path.is_dir() else folder.path.parent
+    return own or _facts_in(place) or _facts_in(place.parent)
 
 
 def _facts_in(folder: Path) -> list[Path]:
@@ -125,7 +123,7 @@ def _context_of(paths: Iterable[Path], context: list[Path]) -> tuple[Path, ...]:
 def raw_only(folder: Folder) -> str | None:
     """Why a folder with raw data only cannot be read, None when that is not the case."""
     raw = sorted(path.name for path in folder.folders if _RAW.fullmatch(path.name))
-    if not raw or any(path.name == OUTPUT for path in folder.folders):
+    if not raw or any(path.name == OUTPUT and any(path.iterdir()) for path in folder.folders):
         return None
     if any(path.name == "mindstudio_profiler_output" for path in folder.folders):
         return None
@@ -165,8 +163,10 @@ _WORKER: Final = re.compile(r"^.+_(\d+)_(\d{14,17})_(ascend_(?:pt|ms))$")
 
 
 def private(label: str) -> str:
-    """A label without the host name that the producer puts in front of a folder's name."""
+    """A label without the output folder, and without the host name that the producer puts in front of a name."""
     parts = [_WORKER.sub(r"\1_\2_\3", part) for part in label.split("/")]
+    if len(parts) > 1 and parts[-1] == OUTPUT:
+        parts = parts[:-1]
     return "/".join(parts)
 
 
