@@ -10,6 +10,8 @@ from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.reports.catalogue import phrase, words
 from ascend_perf.reports.payload import Payload, RankSummary, finite
 
+_COMPUTING: Final = ("cube", "vector", "aicpu", "ai cpu", "compute", "computing", "dsa", "mix", "kernel", "gpu")
+
 Kind = Literal["computing", "wait", "transfer", "copy", "idle", "host", "other"]
 
 MODIFIED_Z_LIMIT: Final = 3.5
@@ -77,7 +79,7 @@ def kind_of(component: str) -> Kind:
         return "wait" if "wait" in name or "bubble" in name or "sync" in name else "transfer"
     if any(word in name for word in ("copy", "copies", "memcpy", "h2d", "d2h", "d2d")):
         return "copy"
-    if any(word in name for word in ("cube", "vector", "aicpu", "ai cpu", "compute", "computing", "dsa", "mix", "kernel", "gpu")):
+    if any(word in name for word in _COMPUTING):
         return "computing"
     return "idle"
 

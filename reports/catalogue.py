@@ -17,9 +17,13 @@ def catalogue(lang: Lang) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=1)
-def phrases() -> Mapping[str, str]:
-    """Chinese for fixed English phrases in the cells of result tables."""
-    return {str(key): str(value) for key, value in _loaded("phrases").items()}
+def phrases() -> Mapping[str, Words]:
+    """Words for fixed phrases in the cells of result tables."""
+    made = {}
+    for key, both in _loaded("phrases").items():
+        assert isinstance(both, list)
+        made[key] = Words(str(both[0]), str(both[1]))
+    return made
 
 
 def words(key: str, /, **values: object) -> Words:
@@ -32,8 +36,8 @@ def words(key: str, /, **values: object) -> Words:
 
 
 def phrase(text: str) -> Words:
-    """A fixed English phrase of the tool (component, drop reason) in both languages; unknown text stays as it is."""
-    return Words(text or "—", phrases().get(text) or text or "—")
+    """A fixed phrase of the tool (component, drop reason) as readers see it; unknown text stays as it is."""
+    return phrases().get(text) or Words(text or "—", text or "—")
 
 
 def _filled(lang: Lang, key: str, values: Mapping[str, object]) -> str:

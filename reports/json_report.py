@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Final
 
 from ascend_perf.model.finding import Finding, Metric, Outcome, Words
-from ascend_perf.reports.payload import STEP_FIGURES, Amount, Payload, RankSummary, ReadSource, StepRow, finite, shown_path
-from ascend_perf.reports.texts import Lang, said, safe
+from ascend_perf.reports.payload import (
+    STEP_FIGURES,
+    Amount,
+    Payload,
+    RankSummary,
+    ReadSource,
+    StepRow,
+    finite,
+    shown_path,
+)
+from ascend_perf.reports.texts import Json, Lang, safe, said
 
 SCHEMA_VERSION: Final = 1
-
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def write_json(payload: Payload, path: Path) -> None:
@@ -100,8 +107,8 @@ def _finding(finding: Finding, lang: Lang) -> Json:
     return {
         "code": finding.code,
         "analyzer": finding.analyzer,
-        "ranks": list(finding.ranks),
-        "affected_ranks": list(finding.affected_ranks),
+        "ranks": [*finding.ranks],
+        "affected_ranks": [*finding.affected_ranks],
         "severity": finding.severity.value,
         "share_ratio": finite(finding.share_ratio),
         "bound_speedup": finite(finding.bound_speedup),
@@ -122,7 +129,7 @@ def _finding(finding: Finding, lang: Lang) -> Json:
         "formula": safe(finding.formula),
         "source": safe(finding.source),
         "subject": safe(finding.subject),
-        "step_ids": list(finding.step_ids),
+        "step_ids": [*finding.step_ids],
     }
 
 

@@ -16,7 +16,8 @@ from ascend_perf.reports.verdict import facts, gain, ranges, spread, verdict
 from ascend_perf.units import Unit, format_quantity
 
 STEP_COLUMNS: Final = (
-    "span_us", "computing_us", "communication_not_overlapped_us", "overlapped_us", "free_us", "bubble_us", "preparing_us"
+    "span_us", "computing_us", "communication_not_overlapped_us", "overlapped_us", "free_us", "bubble_us",
+    "preparing_us",
 )  # fmt: skip
 """Figures of the step table, in this order."""
 
@@ -69,7 +70,8 @@ class _Writer:
 
     def _finding(self, number: int, finding: Finding) -> list[str]:
         severity = self.texts[f"severity.{finding.severity.value}"]
-        lines = [f"### {number}. {self._say(finding.title)}", "", f"`{finding.code}` · {severity}{self._ranks(finding)}", ""]
+        about = f"`{finding.code}` · {severity}{self._ranks(finding)}"
+        lines = [f"### {number}. {self._say(finding.title)}", "", about, ""]
         bound = gain(finding, self.step_us)
         lines += [f"**{self._say(bound)}**" if bound else self.texts["gain.unknown"], ""]
         lines += [f"{self.texts['ui.why']}: {self._say(finding.cause)}", ""]
@@ -114,7 +116,8 @@ class _Writer:
             lines += [f"{self.texts['ui.clean']}: {', '.join(clean)}", ""]
         if unjudged:
             lines += [f"{self.texts['ui.not_judged']}:", ""]
-            lines += [f"- {row.code}: {self._say(row.reason) if row.reason else self.texts['reason.none_given']}" for row in unjudged]
+            none_given = self.texts["reason.none_given"]
+            lines += [f"- {row.code}: {self._say(row.reason) if row.reason else none_given}" for row in unjudged]
             lines.append("")
         return lines
 

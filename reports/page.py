@@ -1,7 +1,7 @@
-"""The document that is embedded in `report.html`: columns with interned text, both languages, times from the step's start.
+"""The document embedded in `report.html`: columns with interned text, both languages, times from the step's start.
 
-JavaScript numbers hold integers up to 2^53 only, and time stamps in ns since 1970 are beyond that: absolute times become
-offsets from the rank's origin here.
+JavaScript numbers hold integers up to 2^53 only, and time stamps in ns since 1970 are beyond that: absolute times
+become offsets from the rank's origin here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from ascend_perf.reports.judged import judged_rows
 from ascend_perf.reports.payload import Payload, finite
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
-from ascend_perf.reports.texts import pair, safe
+from ascend_perf.reports.texts import Json, pair, safe
 from ascend_perf.reports.verdict import Tile, facts, gain, spread, tiles, verdict
-
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 PAGE_SCHEMA: Final = 1
 """Version of the embedded document; private to the page."""
@@ -37,8 +35,8 @@ SAFE_INTEGER: Final = 2**53 - 1
 _CLOCK_COLUMNS: Final = frozenset({("memory-timeline", "time_ns"), ("memory-peaks", "time_ns")})
 """Columns on the trace's clock that are not called `start_ns` or `end_ns`."""
 
-_NAME_COLUMNS: Final = frozenset({"name", "op", "op_type", "api", "path", "where", "shapes", "group"})
-"""Columns whose text comes from the trace and is never a phrase of ours."""
+_PHRASE_COLUMNS: Final = frozenset({"component", "cause", "kind", "quantity", "source", "stage", "status", "bound"})
+"""Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
 
 
 def page(payload: Payload) -> dict[str, Json]:
@@ -67,7 +65,7 @@ def page(payload: Payload) -> dict[str, Json]:
         ],
         "rules": {code: pair(title) for code, title in payload.rules.items()},
         "judged": [
-            {"code": row.code, "verdict": row.verdict, "reason": _pair(row.reason), "ranks": row.ranks, "analyzer": row.analyzer}
+            {"code": row.code, "verdict": row.verdict, "reason": _pair(row.reason), "ranks": [*row.ranks]}
             for row in judged_rows(payload)
         ],
         "sections": [_section(section) for section in made],
@@ -77,11 +75,7 @@ def page(payload: Payload) -> dict[str, Json]:
 
 
 def _pair(text: Words | None) -> Json:
-    return None if text is None else _listed(pair(text))
-
-
-def _listed(text: str | list[str]) -> Json:
-    return text if isinstance(text, str) else list(text)
+    return None if text is None else pair(text)
 
 
 def _identity(payload: Payload) -> str:
@@ -98,7 +92,7 @@ def _tile(tile: Tile) -> Json:
         "note": pair(tile.note),
         "hint": pair(tile.hint),
         "share": finite(tile.share_ratio),
-        "healthy": None if tile.healthy is None else list(tile.healthy),
+        "healthy": None if tile.healthy is None else [*tile.healthy],
         "state": tile.state,
     }
 
@@ -109,10 +103,10 @@ def _bar(bar: Bar) -> Json:
         "total_ns": finite(bar.total_ns),
         "outlier": bar.is_outlier,
         "parts": [
-            {"key": part.key, "label": pair(part.label), "kind": part.kind, "ns": finite(part.time_ns), "section": part.section}
+            {"label": pair(part.label), "kind": part.kind, "ns": finite(part.time_ns), "section": part.section}
             for part in bar.parts
         ],
-    }  # fmt: skip
+    }
 
 
 def _focus(payload: Payload) -> int | None:
@@ -126,7 +120,8 @@ def _focus(payload: Payload) -> int | None:
 
 
 def _finding(finding: Finding, origins: Mapping[int | None, int | None], bound: Words | None) -> Json:
-    about = [rank for rank in (*finding.affected_ranks, *finding.ranks) if origins.get(rank) is not None]
+    known: list[int | None] = [*finding.affected_ranks, *finding.ranks]
+    about = [rank for rank in known if origins.get(rank) is not None]
     home = about[0] if about else next((rank for rank, origin in origins.items() if origin is not None), None)
     return {
         "code": finding.code,
@@ -138,8 +133,8 @@ def _finding(finding: Finding, origins: Mapping[int | None, int | None], bound: 
         "confirm": _pair(finding.confirm),
         "gain": _pair(bound),
         "share": finite(finding.share_ratio),
-        "ranks": list(finding.ranks),
-        "affected": list(finding.affected_ranks),
+        "ranks": [*finding.ranks],
+        "affected": [*finding.affected_ranks],
         "evidence": [_evidence(item, home, origins.get(home)) for item in finding.evidence],
         "remedies": [{"text": pair(item.text), "code": safe(item.code)} for item in finding.remedies],
         "formula": safe(finding.formula),
@@ -170,7 +165,7 @@ def _section(section: Section) -> Json:
     return {
         "key": section.key,
         "standing": section.standing,
-        "findings": list(section.findings),
+        "findings": [*section.findings],
         "reasons": [
             {"analyzer": r.analyzer, "rank": r.rank, "status": r.status, "text": pair(r.text)} for r in section.reasons
         ],
@@ -208,9 +203,7 @@ def _importance(item: Placed, payload: Payload) -> tuple[bool, int, int]:
     return item.scope == "rank", 1 if item.table.name == "timeline" else 0, nearness
 
 
-def _fitted(
-    section: str, item: Placed, origin_ns: int | None, room: int
-) -> tuple[dict[str, Json] | None, int, int]:
+def _fitted(section: str, item: Placed, origin_ns: int | None, room: int) -> tuple[dict[str, Json] | None, int, int]:
     """The table with as many of its first rows as fit into `room` bytes, their number, their size.
 
     None when not even 20 rows fit.
@@ -281,9 +274,9 @@ def _column(
 
 
 def _both(en: str, zh: str, column: str) -> Json:
-    if en == zh and column not in _NAME_COLUMNS:
-        return _listed(pair(phrase(en)))
-    return _listed(pair(Words(en or "—", zh or "—")))
+    if en == zh and column in _PHRASE_COLUMNS:
+        return pair(phrase(en))
+    return pair(Words(en or "—", zh or "—"))
 
 
 def _figure(cell: Cell, origin_ns: int | None) -> Json:

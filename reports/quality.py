@@ -1,17 +1,19 @@
-"""Data quality: what was read, dropped and missing, which checks hold, and how every analyzer ended; as result tables."""
+"""Data quality: what was read, dropped and missing, which checks hold, how every analyzer ended; as result tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Hashable, Sequence
+from typing import Final, TypeVar
 
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
 from ascend_perf.reports.catalogue import phrase, words
 from ascend_perf.reports.payload import Payload, shown_path
 from ascend_perf.reports.texts import Lang
+from ascend_perf.reports.verdict import ranges
 from ascend_perf.units import Unit
 
 _Columns = Sequence[tuple[str, Unit]]
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
@@ -52,7 +54,15 @@ def _sources(payload: Payload) -> ResultTable:
         source = item.source
         dropped = sum(drop.count for drop in source.dropped)
         rows.append(
-            [shown_path(source.path), item.rank, source.format, source.rows, source.size_bytes, dropped, source.problem]
+            [
+                shown_path(source.path),
+                _rank(item.rank),
+                source.format,
+                source.rows,
+                source.size_bytes,
+                dropped,
+                source.problem,
+            ]
         )
     columns: _Columns = (
         ("path", "none"), ("rank", "none"), ("format", "none"), ("rows", "count"), ("size_bytes", "bytes"),
@@ -63,11 +73,28 @@ def _sources(payload: Payload) -> ResultTable:
 
 def _dropped(payload: Payload, lang: Lang) -> ResultTable:
     rows: list[list[Cell]] = [
-        [shown_path(item.source.path), item.rank, _in(drop.reason, lang), drop.count]
+        [shown_path(item.source.path), _rank(item.rank), _in(drop.reason, lang), drop.count]
         for item in payload.sources
         for drop in item.source.dropped
     ]
     return _table("dropped", (("path", "none"), ("rank", "none"), ("reason", "none"), ("rows", "count")), rows)
+
+
+def _rank(rank: int | None) -> str | None:
+    return None if rank is None else str(rank)
+
+
+def _joined(items: Sequence[tuple[int | None, _Key]]) -> dict[_Key, str | None]:
+    """Equal items of several ranks once, with their ranks as "0-3"."""
+    ranks: dict[_Key, list[int]] = {}
+    for rank, key in items:
+        ranks.setdefault(key, []).extend([] if rank is None else [rank])
+    return {key: ranges(on) or None for key, on in ranks.items()}
+
+
+def _exact(value: float) -> str:
+    """A figure with all digits that carry meaning: checks are about the last ones."""
+    return f"{value:.12g}"
 
 
 def _checks(payload: Payload, lang: Lang) -> ResultTable:
@@ -77,8 +104,9 @@ def _checks(payload: Payload, lang: Lang) -> ResultTable:
             verdict = words("check.holds" if check.holds else "check.differs")
             rows.append(
                 [
-                    verdict.en if lang == "en" else verdict.zh, _in(check.name, lang), rank.rank, check.ours,
-                    check.theirs, check.ours - check.theirs, check.unit, check.tolerance, check.where,
+                    verdict.en if lang == "en" else verdict.zh, _in(check.name, lang), _rank(rank.rank),
+                    _exact(check.ours), _exact(check.theirs), f"{check.ours - check.theirs:.4g}", check.unit,
+                    _exact(check.tolerance), check.where,
                 ]
             )  # fmt: skip
     columns: _Columns = (
@@ -89,26 +117,28 @@ def _checks(payload: Payload, lang: Lang) -> ResultTable:
 
 
 def _missing(payload: Payload, lang: Lang) -> ResultTable:
-    rows: list[list[Cell]] = [
-        [_in(missing.what, lang), rank.rank, _in(missing.remedy, lang)]
-        for rank in payload.ranks
-        for missing in rank.meta.missing
-    ]
+    found = [(rank.rank, (item.what, item.remedy)) for rank in payload.ranks for item in rank.meta.missing]
+    rows: list[list[Cell]] = [[_in(what, lang), on, _in(remedy, lang)] for (what, remedy), on in _joined(found).items()]
     return _table("missing", (("what", "none"), ("rank", "none"), ("remedy", "none")), rows)
 
 
 def _warnings(payload: Payload, lang: Lang) -> ResultTable:
-    rows: list[list[Cell]] = [[rank.rank, _in(text, lang)] for rank in payload.ranks for text in rank.meta.warnings]
-    return _table("warnings", (("rank", "none"), ("warning", "none")), rows)
+    found = [(rank.rank, text) for rank in payload.ranks for text in rank.meta.warnings]
+    rows: list[list[Cell]] = [[_in(text, lang), on] for text, on in _joined(found).items()]
+    return _table("warnings", (("warning", "none"), ("rank", "none")), rows)
 
 
 def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
-    rows: list[list[Cell]] = []
+    found = []
+    count: dict[tuple[str, str, str | None], int] = {}
     for outcome in payload.outcomes:
         status = words(f"status.{outcome.status}")
         why = outcome.reason
         reason = None if why is None else why.en if lang == "en" else why.zh
-        rows.append([outcome.analyzer, outcome.rank, status.en if lang == "en" else status.zh, len(outcome.findings), reason])
+        key = (outcome.analyzer, status.en if lang == "en" else status.zh, reason)
+        found.append((outcome.rank, key))
+        count[key] = count.get(key, 0) + len(outcome.findings)
+    rows: list[list[Cell]] = [[key[0], on, key[1], count[key], key[2]] for key, on in _joined(found).items()]
     broken = words("status.broken")
     rows += [
         [name, None, broken.en if lang == "en" else broken.zh, 0, why] for name, why in sorted(payload.broken.items())
@@ -120,14 +150,15 @@ def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
 
 
 SETTINGS: Final = (
-    "producer", "level", "aic_metrics", "with_stack", "record_shapes", "profile_memory", "generation", "gc_detect_threshold"
+    "producer", "level", "aic_metrics", "with_stack", "record_shapes", "profile_memory", "generation",
+    "gc_detect_threshold",
 )  # fmt: skip
 """Profiler settings shown, in this order."""
 
 
 def _settings(payload: Payload) -> ResultTable:
     """One row per setting, version or environment variable and value, with the ranks that have it."""
-    values: dict[tuple[str, str], list[int | None]] = {}
+    found: list[tuple[int | None, tuple[str, str]]] = []
     for rank in payload.ranks:
         meta = rank.meta
         seen = {name: getattr(meta.settings, name) for name in SETTINGS}
@@ -135,15 +166,8 @@ def _settings(payload: Payload) -> ResultTable:
         seen |= dict(meta.environment)
         if meta.device.derivation:
             seen["device derivation"] = meta.device.derivation
-        for name, value in seen.items():
-            if value is not None and value != "":
-                values.setdefault((name, str(value)), []).append(rank.rank)
+        found += [(rank.rank, (name, str(value))) for name, value in seen.items() if value is not None and value != ""]
     if payload.manifest is not None:
-        for name, version in payload.manifest.versions.items():
-            values.setdefault((f"{name} version", version), [])
-    everywhere = len(payload.ranks)
-    rows: list[list[Cell]] = [
-        [name, value, None if len(on) in (0, everywhere) else ", ".join("?" if r is None else str(r) for r in on)]
-        for (name, value), on in values.items()
-    ]
+        found += [(None, (f"{name} version", version)) for name, version in payload.manifest.versions.items()]
+    rows: list[list[Cell]] = [[name, value, on] for (name, value), on in _joined(found).items()]
     return _table("settings", (("setting", "none"), ("value", "none"), ("ranks", "none")), rows)

@@ -26,6 +26,8 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "dma": "dma",
     "communication": "communication",
     "host-dispatch": "host",
+    "host-operators": "host",
+    "optimizer": "operators",
     "memory": "memory",
     "aipp": "aipp",
     "ranks": "ranks",

@@ -8,6 +8,8 @@ from typing import Final, Literal
 from ascend_perf.model.finding import Words
 
 Lang = Literal["en", "zh"]
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+"""What our documents are made of."""
 
 MAX_TEXT: Final = 4000
 """Characters kept of one text. Status: assumed; kernel names with template arguments reach about 1500."""
@@ -29,7 +31,7 @@ def said(words: Words, lang: Lang) -> str:
     return safe(words.en if lang == "en" else words.zh)
 
 
-def pair(words: Words) -> str | list[str]:
+def pair(words: Words) -> Json:
     """Both languages for the page; one string where they are equal."""
     en, zh = safe(words.en), safe(words.zh)
     return en if en == zh else [en, zh]

@@ -16,7 +16,7 @@ Range = tuple[float, float]
 State = Literal["good", "watch", "bad", "none"]
 
 FREE_GOOD_RATIO: Final = 0.03
-"""Idle share of the step that is fine. Source: troubleshooting table H-01 (MindSpeed-LLM tuning guide). Status: vendor."""
+"""Idle share of the step that is fine. Source: H-01 (MindSpeed-LLM tuning guide). Status: vendor."""
 FREE_BAD_RATIO: Final = 0.10
 """Idle share that is a finding. Source: H-01 (msprof-analyze). Status: vendor."""
 EXPOSED_GOOD_RATIO: Final = 0.10
@@ -99,9 +99,7 @@ def gain(finding: Finding, step_us: float | None) -> Words | None:
     if step_us is None:
         part = words("gain.share", share=format_quantity(share, "ratio"))
     else:
-        part = words(
-            "gain.time", time=format_quantity(share * step_us, "us"), step=format_quantity(step_us, "us")
-        )
+        part = words("gain.time", time=format_quantity(share * step_us, "us"), step=format_quantity(step_us, "us"))
     if bound is None:
         return words("gain.whole", part=part)
     return words("gain.bound", bound=significant(bound, 3), part=part)
@@ -113,13 +111,16 @@ def _lead(payload: Payload, span: Spread | None) -> Words:
     time = format_quantity(span.middle, "us")
     if span.count == 1:
         return words("verdict.one_step", time=time)
-    return words("verdict.steps", time=time, count=span.count, low=_us(span.low), high=_us(span.high))
+    low, high = _us(span.low), _us(span.high)
+    if low == high:
+        return words("verdict.equal_steps", time=time, count=span.count)
+    return words("verdict.steps", time=time, count=span.count, low=low, high=high)
 
 
 def _nothing_found(payload: Payload) -> Words:
     judged = [judged for outcome in payload.outcomes for judged in outcome.judged]
-    clean = len({row.code for row in judged if row.verdict == "clean"})
-    unjudged = len({row.code for row in judged if row.verdict == "not_judged"} - {r.code for r in judged if r.verdict == "clean"})
+    good = {row.code for row in judged if row.verdict == "clean"}
+    clean, unjudged = len(good), len({row.code for row in judged if row.verdict == "not_judged"} - good)
     if not clean and not any(outcome.status == "done" for outcome in payload.outcomes):
         return words("verdict.nothing_judged")
     return words("verdict.nothing_found", clean=clean, unjudged=unjudged)
@@ -218,13 +219,11 @@ def _data(payload: Payload) -> Words:
 
 
 def tiles(payload: Payload) -> tuple[Tile, ...]:
-    """Step time, computing, exposed communication, idle, utilisation, peak memory: those that are known or asked for."""
+    """Step time, computing, exposed communication, idle, utilisation, peak memory; unknown ones say what they need."""
     return (
         _step_tile(payload),
         _share_tile(payload, "computing", "computing_us", None),
-        _share_tile(
-            payload, "exposed", "communication_not_overlapped_us", (EXPOSED_GOOD_RATIO, EXPOSED_BAD_RATIO)
-        ),
+        _share_tile(payload, "exposed", "communication_not_overlapped_us", (EXPOSED_GOOD_RATIO, EXPOSED_BAD_RATIO)),
         _share_tile(payload, "idle", "free_us", (FREE_GOOD_RATIO, FREE_BAD_RATIO)),
         _utilisation_tile(payload),
         _memory_tile(payload),
@@ -240,7 +239,10 @@ def _step_tile(payload: Payload) -> Tile:
     span = spread(payload.figures("span_us"))
     if span is None:
         return _unknown("step")
-    note = words("tile.one_step") if span.count == 1 else words("tile.range", low=_us(span.low), high=_us(span.high))
+    low, high = _us(span.low), _us(span.high)
+    note = words("tile.one_step") if span.count == 1 else words("tile.range", low=low, high=high)
+    if span.count > 1 and low == high:
+        note = words("tile.equal_steps", count=span.count)
     value = _same(format_quantity(span.middle, "us"))
     return Tile(key="step", label=words("tile.step"), value=value, note=note, hint=words("tile.step_hint"))
 
@@ -258,8 +260,8 @@ def _share_tile(payload: Payload, key: str, figure: str, limits: Range | None) -
         return _unknown(key)
     hint = words(f"tile.{key}_hint")
     note = words("tile.share", share=format_quantity(share.middle, "ratio"))
-    if share.count > 1:
-        low, high = format_quantity(share.low, "ratio"), format_quantity(share.high, "ratio")
+    low, high = format_quantity(share.low, "ratio"), format_quantity(share.high, "ratio")
+    if low != high:
         note = words("tile.share_range", share=format_quantity(share.middle, "ratio"), low=low, high=high)
     state: State = "none"
     if limits is not None:
@@ -284,10 +286,10 @@ def _utilisation_tile(payload: Payload) -> Tile:
     if found is None:
         return _unknown("utilisation")
     name, value = found
+    low, high = format_quantity(value.low, "ratio"), format_quantity(value.high, "ratio")
     return Tile(
         key="utilisation", label=words(f"tile.{name}"), value=_same(format_quantity(value.middle, "ratio")),
-        note=words("tile.range", low=format_quantity(value.low, "ratio"), high=format_quantity(value.high, "ratio"))
-        if value.count > 1 else words("tile.of_peak"),
+        note=words("tile.of_peak") if low == high else words("tile.range", low=low, high=high),
         share_ratio=min(1.0, max(0.0, value.middle)), healthy=(MFU_GOOD_RATIO, 1), hint=words("tile.utilisation_hint"),
         state="good" if value.low >= MFU_GOOD_RATIO else "watch",
     )  # fmt: skip

@@ -34,15 +34,13 @@
 
   function legend(bar) {
     const shades = shadeOf(bar);
-    return h("div", { class: "scroll" }, h("table", { class: "legend" },
-      h("caption", { class: "off" }, AP.t("ui.where")),
-      h("tbody", null, bar.parts.map(function (part, i) {
-        return h("tr", null,
-          h("th", { scope: "row" }, h("span", { class: "swatch k-" + part.kind + " s" + shades[i], "aria-hidden": "true" }), AP.w(part.label)),
-          h("td", { class: "figure" }, q(part.ns, "ns")),
-          h("td", { class: "figure" }, q(part.ns / bar.total_ns, "ratio")));
-      })),
-      h("tfoot", null, h("tr", null, h("th", { scope: "row" }, AP.t("ui.total")), h("td", { class: "figure" }, q(bar.total_ns, "ns")), h("td", { class: "figure" }, "100 %")))));
+    return h("ul", { class: "legend", "aria-label": AP.t("ui.where") },
+      bar.parts.map(function (part, i) {
+        return h("li", null,
+          h("span", { class: "swatch k-" + part.kind + " s" + shades[i], "aria-hidden": "true" }), h("span", null, AP.w(part.label)),
+          h("span", { class: "figure" }, q(part.ns, "ns")), h("span", { class: "figure" }, q(part.ns / bar.total_ns, "ratio")));
+      }),
+      h("li", { class: "total" }, h("span", { class: "swatch" }), h("span", null, AP.t("ui.total")), h("span", { class: "figure" }, q(bar.total_ns, "ns")), h("span", { class: "figure" }, "100 %")));
   }
 
   AP.barsView = function () {
@@ -94,7 +92,7 @@
     const marks = [];
     let total = 0;
     for (let row = 0; row < table.rows; row++) {
-      const mark = { x: x.get(row), y: y.get(row), ns: time ? time.get(row) || 0 : 0, name: name ? name.get(row) : null, type: type ? type.get(row) : null, roof: roof ? roof.get(row) : null };
+      const mark = { x: x.get(row), y: y.get(row), ns: time ? time.get(row) || 0 : 0, name: name ? name.get(row) : null, type: type ? type.get(row) : null, roof: roof ? roof.get(row) : null, isVector: Boolean(roof) && /vec/i.test(roof.key(row) || "") };
       if (!(mark.x > 0) || !(mark.y > 0)) continue;
       marks.push(mark);
       total += mark.ns;
@@ -107,7 +105,7 @@
       const value = AP.column(roofs, "value");
       const label = AP.column(roofs, "name");
       for (let row = 0; kind && value && row < roofs.rows; row++) {
-        if (value.get(row) > 0) lines.push({ kind: kind.get(row), value: value.get(row), label: label ? label.get(row) : "" });
+        if (value.get(row) > 0) lines.push({ kind: kind.key(row), value: value.get(row), label: label ? label.get(row) : "" });
       }
     }
     const flat = lines.filter(function (l) { return l.kind === "compute"; });
@@ -152,13 +150,14 @@
         root.append(s("line", { class: "roof", x1: px(low), x2: px(high), y1: py(low * l.value), y2: py(high * l.value) }),
           s("text", { class: "roof-label", transform: "translate(" + px(at) + " " + (py(at * l.value) - 5) + ") rotate(" + tilt + ")" }, l.label + " " + q(l.value, "bytes_per_s")));
       });
-      const largest = marks[0].ns || 1;
+      // Together the marks cover at most an eighth of the plot; one alone is never larger than 16 px.
+      const area = (width - m.l - m.r) * (height - m.t - m.b) / 8;
       marks.forEach(function (mark) {
         const lines = function () {
           return [mark.name || mark.type || "", mark.type && mark.name !== mark.type ? mark.type : null, q(mark.ns, "ns"), q(mark.y, "flops_per_s") + " · " + AP.format.significant(mark.x, 3) + " FLOP/B", mark.roof];
         };
-        const radius = Math.max(2.5, Math.min(18, 18 * Math.sqrt(mark.ns / largest)));
-        const kind = /vec/i.test(mark.roof || "") ? " vector" : "";
+        const radius = Math.max(2.5, Math.min(16, total ? Math.sqrt(area * mark.ns / total / Math.PI) : 4));
+        const kind = mark.isVector ? " vector" : "";
         root.append(s("circle", { class: "kernel" + kind, cx: px(mark.x), cy: py(mark.y), r: radius, on: AP.tipped(lines) }));
       });
       // Names for the largest marks, where they do not sit on one another.
@@ -326,7 +325,7 @@
             class: "cell " + (options.tone || "blue") + (v === null ? " none" : "") + (mark ? " marked" : ""), x: left + size * j + 0.5, y: head + high * i + 0.5, width: size - 1, height: high - 1,
             style: share === null ? {} : { "--share": (Math.max(0, Math.min(1, share)) * 100).toFixed(0) + "%" }, on: AP.tipped(lines),
           }));
-          if (labelled && v !== null) root.append(s("text", { class: "cell-text" + (share > 0.55 ? " strong" : ""), x: left + size * (j + 0.5), y: head + high * (i + 0.5) + 4, "text-anchor": "middle" }, (mark ? "◆ " : "") + q(v, options.unitOf ? options.unitOf(c) : options.unit)));
+          if (labelled && v !== null) root.append(s("text", { class: "cell-text " + (options.tone || "blue") + (share > 0.78 ? " strong" : ""), x: left + size * (j + 0.5), y: head + high * (i + 0.5) + 4, "text-anchor": "middle" }, (mark ? "◆ " : "") + q(v, options.unitOf ? options.unitOf(c) : options.unit)));
         });
       });
       return root;

@@ -40,7 +40,12 @@ const AP = {};
   /** A text of the document: a string, or [English, Chinese]. */
   AP.w = function (text) {
     if (text === null || text === undefined) return "";
-    return Array.isArray(text) ? text[AP.state.lang === "zh" ? 1 : 0] : String(text);
+    return AP.glued(Array.isArray(text) ? text[AP.state.lang === "zh" ? 1 : 0] : String(text));
+  };
+
+  /** A figure and its unit stay on one line. */
+  AP.glued = function (text) {
+    return text.replace(/(\d) (?=(?:%|[kMGT]?i?B(?:\/s)?|[mun]?s|[TGM]?FLOPS?|[MG]?Hz|W|°C)(?![A-Za-z]))/g, "$1\u00a0");
   };
 
   function fill(node, props, children) {
@@ -167,6 +172,12 @@ const AP = {};
       get: isText
         ? function (row) { return column.codes[row] < 0 ? null : AP.w(column.texts[column.codes[row]]); }
         : function (row) { return column.data[row]; },
+      // The text as the analyzer wrote it, whatever the language: what charts decide by.
+      key: function (row) {
+        if (!isText) return column.data[row];
+        const text = column.codes[row] < 0 ? null : column.texts[column.codes[row]];
+        return Array.isArray(text) ? text[0] : text;
+      },
     };
   };
 

@@ -2,6 +2,7 @@
 (function () {
   const h = AP.h;
   const OPEN_CARDS = 5;
+  const OPEN_AT_LEAST = 2; // further cards of low severity are folded
   const MARK = { critical: "▲▲", high: "▲", medium: "◆", low: "●" };
 
   function copyable(code) {
@@ -85,7 +86,7 @@
     const number = index + 1;
     const id = "finding-" + number;
     const props = { id: id, class: "card sev-" + finding.severity };
-    if (index < OPEN_CARDS) return h("article", props, h("header", null, head(finding, number)), body(finding));
+    if (index < OPEN_CARDS && (index < OPEN_AT_LEAST || finding.severity !== "low")) return h("article", props, h("header", null, head(finding, number)), body(finding));
     props.open = Boolean(AP.state.open[id]);
     props.on = { toggle: function (e) { AP.state.open[id] = e.target.open; AP.save(); } };
     return h("details", props, h("summary", null, head(finding, number)), body(finding));

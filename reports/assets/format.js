@@ -59,11 +59,11 @@
     if (typeof value === "string") return value;
     if (typeof value === "boolean") return value ? "✓" : "–";
     if (!isFinite(value)) return "—";
-    if (unit === "ratio") return percent(value) + " %";
+    if (unit === "ratio") return percent(value) + "\u00a0%";
     if (unit === "x") return significant(value, 3) + "x";
     if (unit === "count" || unit === "none" || !unit) return significant(value, Number.isInteger(value) ? 12 : 4);
     const scale = scaleOf(value, unit);
-    return significant(value / scale[0]) + " " + scale[1];
+    return AP.glued(significant(value / scale[0]) + " " + scale[1]);
   }
 
   /** How a whole column is written: one scale, its unit for the head, and a function for the cells. */
@@ -83,7 +83,17 @@
       return typeof value === "number" ? null : value === null || value === undefined ? "—" : quantity(value, unit);
     }
     if (reader.clock) {
-      return { unit: "ms", figures: true, text: function (v) { return other(v) || (v / 1e6).toFixed(3); } };
+      return { unit: "ms", figures: true, text: function (v) { return other(v) || (v < 0 ? "−" : "+") + grouped((Math.abs(v) / 1e6).toFixed(3)); } };
+    }
+    if (reader.isText) {
+      // Exact figures come as text; they stand right like the others.
+      let plain = 0;
+      for (let row = 0; row < rows; row++) {
+        const value = reader.get(row);
+        if (value !== null && !/^[-+]?[\d.]+(e[-+]?\d+)?$/i.test(value)) return { unit: "", figures: false, text: function (v) { return other(v) || String(v); } };
+        if (value !== null) plain++;
+      }
+      return { unit: "", figures: plain > 0, text: function (v) { return other(v) || String(v); } };
     }
     if (unit === "ratio") {
       return { unit: "%", figures: figures, text: function (v) { return other(v) || percent(v); } };
@@ -99,6 +109,7 @@
       };
     }
     if (unit === "x") return { unit: "x", figures: figures, text: function (v) { return other(v) || significant(v, 3); } };
+    if (top === 0) return { unit: "", figures: figures, text: function (v) { return other(v) || "0"; } };
     const scale = scaleOf(top, unit);
     const places = Math.max(0, Math.min(3, 3 - Math.floor(Math.log10(Math.max(top / scale[0], 1e-9)))));
     return {
@@ -109,6 +120,7 @@
         if (known !== null) return known;
         const scaled = v / scale[0];
         // A figure that the column's decimals would squash keeps two digits of its own.
+        if (scaled !== 0 && Math.abs(scaled) < 0.001) return quantity(v, unit);
         if (scaled !== 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return significant(scaled, 2);
         return grouped(scaled.toFixed(places));
       },

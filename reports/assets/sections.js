@@ -31,6 +31,21 @@
   // Drawn as charts alone; their rows say nothing beside the picture.
   const NOT_AS_TABLE = ["timeline", "memory-timeline"];
 
+  /** Roofs hold two quantities in one column; the table shows each with its own unit. */
+  function shown(table) {
+    if (table.name !== "roofs") return table;
+    const kind = AP.column(table, "kind");
+    const value = AP.column(table, "value");
+    if (!kind || !value) return table;
+    const texts = [];
+    for (let row = 0; row < table.rows; row++) texts.push(AP.format.quantity(value.get(row), kind.key(row) === "bandwidth" ? "bytes_per_s" : "flops_per_s"));
+    return Object.assign({}, table, {
+      columns: table.columns.map(function (c) {
+        return c.name === "value" ? { name: "value", title: c.title, unit: "none", texts: texts, codes: texts.map(function (t, i) { return i; }) } : c;
+      }),
+    });
+  }
+
   function stepsTable(tables) {
     // One table over all ranks: the rank becomes its first column.
     const all = tables.filter(function (t) { return t.name === "steps"; });
@@ -126,7 +141,7 @@
       reasons(section),
       charts,
       tables.map(function (t) {
-        return AP.tableView(t, section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
+        return AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
       }),
       cuts(section),
       section.key === "method" ? method() : null);

@@ -69,13 +69,19 @@
     return lines.join("\n") + "\n";
   }
 
+  function known(column) {
+    return column.codes ? column.codes.some(function (c) { return c >= 0; }) : column.data.some(function (v) { return v !== null && v !== undefined; });
+  }
+
   /** The element of an embedded table. `id` keeps its state; `onRow(row)` makes rows selectable. */
   AP.tableView = function (table, id, options) {
     options = options || {};
     const state = AP.state.tables[id] || (AP.state.tables[id] = { sort: null, down: false, query: "", all: false });
     const hidden = options.hide || [];
+    // A column without a single known cell is named below the table instead of filling it with dashes.
+    const absent = table.columns.filter(function (c) { return table.rows > 0 && !known(c); });
     const columns = table.columns
-      .filter(function (c) { return hidden.indexOf(c.name) < 0; })
+      .filter(function (c) { return hidden.indexOf(c.name) < 0 && absent.indexOf(c) < 0; })
       .map(function (c) {
         const reader = AP.reader(c);
         return { reader: reader, style: AP.format.columnStyle(reader, table.rows) };
@@ -124,9 +130,12 @@
       const props = { class: (c.style.figures ? "figure" : "word") + (unknown ? " unknown" : "") };
       if (unknown) props.title = AP.t("ui.unknown");
       let content = c.style.text(value);
-      if (!c.style.figures && content.length > 60) {
-        props.title = content;
-        content = h("span", { class: "clamp" }, content);
+      if (!c.style.figures && content.length > 32) {
+        props.class += " long";
+        if (content.length > 90) {
+          props.title = content;
+          content = h("span", { class: "clamp" }, content);
+        }
       }
       if (bars[c.reader.name] && typeof value === "number") {
         const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
@@ -161,7 +170,8 @@
       table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
         h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body)),
-      h("div", { class: "table-foot" }, count, more));
+      h("div", { class: "table-foot" }, count, more),
+      absent.length ? h("p", { class: "note" }, AP.t("ui.not_in_data") + ": " + absent.map(function (c) { return AP.w(c.title); }).join(AP.state.lang === "zh" ? "、" : ", ")) : null);
     // Paper cannot be clicked: all rows within reason are there when printing.
     figure.unfold = function () {
       const before = state.all;

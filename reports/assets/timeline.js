@@ -47,7 +47,7 @@
       if (typeof s !== "number" || typeof d !== "number") continue;
       const key = lane.get(row) || "";
       if (!lanes.has(key)) lanes.set(key, { name: key, items: [], weight: {} });
-      const type = kindOf((kind && kind.get(row)) || key);
+      const type = kindOf((kind && kind.key(row)) || key);
       const l = lanes.get(key);
       l.items.push({ s: s, e: s + d, name: (name && name.get(row)) || "", raw: (kind && kind.get(row)) || "", type: type, depth: 0 });
       l.weight[type] = (l.weight[type] || 0) + d + 1;
@@ -193,7 +193,7 @@
     }
 
     function axis(c) {
-      const raw = (view.to - view.from) / Math.max(2, (width - left()) / 110);
+      const raw = (view.to - view.from) / Math.max(3, (width - left()) / 110);
       const power = Math.pow(10, Math.floor(Math.log10(raw)));
       const step = [1, 2, 5, 10].map(function (m) { return m * power; }).find(function (x) { return x >= raw; });
       const scale = AP.format.scaleOf(Math.max(Math.abs(view.from), Math.abs(view.to)), "ns");

@@ -1,0 +1,73 @@
+"""`report.md`: the answer, the findings, the steps, the data; nothing of a trace read as markup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ascend_perf.model.run import Run
+from ascend_perf.model.trace import Trace
+from ascend_perf.reports.markdown import text, write_markdown
+from ascend_perf.reports.payload import build
+from ascend_perf.reports.texts import markdown, markdown_code
+from tests.reports import _samples
+
+
+def test_it_opens_on_the_answer() -> None:
+    lines = text(_samples.payload()).splitlines()
+
+    assert lines[0] == "# The step takes 136.6 ms (median of 2)."
+    assert lines[2].startswith("**98.1 ms of the step is waiting for rank 5")
+    assert lines[4] == "At most 3.57x (98.34 ms of 136.6 ms)"  # 0.72 of 136.6 ms; 1 / 0.28
+
+
+def test_a_finding_has_its_bound_evidence_and_remedy() -> None:
+    said = text(_samples.payload())
+
+    assert "`N-05` · critical · cause: rank 5 · loses time: rank 0-1" in said
+    assert "- true transit: 3.68 ms — communication.json, Transit Time" in said
+    assert "   export CPU_AFFINITY_CONF=1" in said
+    assert "The share of the step is not known, so there is no bound." in said
+
+
+def test_steps_and_data_quality_are_tables() -> None:
+    said = text(_samples.payload())
+
+    assert "| 0 | 50 | 136.6 ms | 8.874 ms | 102 ms | 4.029 ms | 25.74 ms | 0 ns | 17.9 ms |" in said
+    assert "| differs | Idle (free) | 0 | 25744.05 | 25644.05 | 100 | us | 0.5 | step 50 |" in said
+    assert "truncated JSON at byte 1024" in said
+    assert "ValueError: boom (thing.py:7)" in said
+    assert "M-03: L2 hit rates were not collected" in said
+
+
+def test_names_of_a_trace_are_no_markup() -> None:
+    said = text(_samples.payload())
+
+    assert "<script" not in said.replace("\\<script", "")
+    assert "\\</script\\>\\<script\\>alert('x')" in said
+
+
+def test_chinese_has_chinese_heads() -> None:
+    said = text(_samples.payload("zh"))
+
+    assert said.startswith("# 单步耗时 136.6 ms（2 个样本的中位数）。")
+    assert "## 优先处理" in said
+    assert "## 数据质量" in said
+
+
+def test_an_empty_run_says_that_nothing_could_be_judged(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+
+    write_markdown(build(Run(traces=(Trace(),)), [], [], lang="en"), path)
+
+    said = path.read_text("utf-8")
+    assert said.startswith("# This profile has no step time.")
+    assert "Nothing could be judged from this data" in said
+
+
+def test_markup_characters_are_escaped_and_lines_joined() -> None:
+    assert markdown("a|b\n# c *d* a_b _e_") == "a\\|b \\# c \\*d\\* a_b \\_e\\_"
+    assert markdown("[x](javascript:1) & `y`") == "\\[x\\](javascript:1) &amp; \\`y\\`"
+
+
+def test_a_fence_is_longer_than_any_in_the_code() -> None:
+    assert markdown_code("a\n````\nb").splitlines()[0] == "`````"
