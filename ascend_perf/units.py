@@ -62,11 +62,9 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 def format_ns(value_ns: float) -> str:
     """A time in the unit that reads best: s, ms, us or ns."""
-    return (
-        _scaled(value_ns, ((1e10, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")))
-        if abs(value_ns) < 1e10
-        else (f"{significant(value_ns / 1e9)} s")
-    )
+    if abs(value_ns) >= 1e10:
+        return f"{significant(value_ns / 1e9)} s"
+    return _scaled(value_ns, ((1e6, "ms"), (1e3, "us"), (1.0, "ns")))
 
 
 def format_ratio(value: float) -> str:
