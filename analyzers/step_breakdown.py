@@ -46,11 +46,8 @@ class StepSplit:
     bubble: int | None = None
     preparing: int | None = None
     copy_not_overlapped: int | None = None
-
-    @property
-    def stage(self) -> int | None:
-        """The exporter's Stage: span without the bubble."""
-        return None if self.span is None or self.bubble is None else self.span - self.bubble
+    stage: int | None = None
+    """The exporter's Stage: span without the bubble."""
 
 
 @analyzer(name="step-breakdown", needs=(), order=10)
@@ -111,6 +108,7 @@ def _splits(trace: Trace, windows: StepWindows) -> list[StepSplit]:
             intervals.total(part) for part in (busy, computing[i], communication[i])
         )
         first = int(busy.starts[0]) if len(busy.starts) else None
+        bubble = intervals.total(intervals.difference(receives[i], computing[i]))
         splits.append(
             StepSplit(
                 step_id=windows.step_id(i),
@@ -121,7 +119,8 @@ def _splits(trace: Trace, windows: StepWindows) -> list[StepSplit]:
                 overlapped=computing_ns + communication_ns - busy_ns,
                 communication_not_overlapped=busy_ns - computing_ns,
                 free=windows.span_ns(i) - busy_ns,
-                bubble=intervals.total(intervals.difference(receives[i], computing[i])),
+                bubble=bubble,
+                stage=windows.span_ns(i) - bubble,
                 preparing=None if first is None or host_start[i] is None else max(0, first - int(host_start[i] or 0)),
                 copy_not_overlapped=intervals.total(intervals.difference(copies[i], busy)),
             )
@@ -159,7 +158,7 @@ def _exported(trace: Trace) -> list[StepSplit]:
                 step_id=_known(int(table.ints("step_id")[row])),
                 source="exporter",
                 span=span,
-                **{name: cell[name] for name in QUANTITIES if name != "stage"},
+                **cell,
             )
         )
     return rows
