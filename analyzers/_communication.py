@@ -136,7 +136,7 @@ def calls_in_steps(trace: Trace) -> Calls:
             exposed = np.rint(duration * hidden).astype(np.int64)
     calls = table.select(rows)
     need = _transfer_need(trace, calls)
-    if trace.has(COMM_TASKS):
+    if has_subtasks(trace):
         waiting, waiting_exposed, transfer = _from_tasks(trace, rows, busy)
         estimated = False
     else:
@@ -364,6 +364,12 @@ def _member_words(local: int, group: str | None) -> Words:
         f"rank {local} of group {name}" if name else f"rank {local} of its group",
         f"通信域 {name} 内的 Rank {local}" if name else f"通信域内的 Rank {local}",
     )
+
+
+def has_subtasks(trace: Trace) -> bool:
+    """Whether the sub-tasks tell waiting from moving; at Level0 a db holds them without their kind."""
+    tasks = trace[COMM_TASKS]
+    return bool(is_wait(tasks).any() or is_move(tasks).any())
 
 
 def is_wait(tasks: Table) -> Bools:

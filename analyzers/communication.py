@@ -31,7 +31,7 @@ from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
 from ascend_perf.model.table import NULL, Bools
-from ascend_perf.model.tables import COMM_OPS, COMM_TASKS
+from ascend_perf.model.tables import COMM_OPS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import analyzer
 from ascend_perf.units import format_ns, format_quantity, format_ratio
@@ -230,7 +230,7 @@ def _transit(calls: Calls) -> tuple[int | None, str]:
     # Newer exports write 0 for calls that did move data (their master plane has no transfer).
     if bool((exporter != NULL).all()) and not bool(((exporter == 0) & (moved > 0)).any()):
         return int(exporter.sum()), "comm_ops.transit_ns: the exporter's Transit Time, sum over calls"
-    if calls.trace.has(COMM_TASKS):
+    if not calls.is_estimated:
         return total(moved), "comm_tasks with data: union per call, sum over calls"
     return total(moved), "comm_transfers.time_ns: sum over links, sum over calls"
 

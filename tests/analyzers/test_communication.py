@@ -307,3 +307,14 @@ def test_level_0_text_cannot_tell_waiting_from_transfer(traces: Path) -> None:
 
     assert verdict(outcome, "N-05").verdict == "not_judged"
     assert of(outcome, "N-01").share_ratio == pytest.approx(81.516 / 116.251, abs=1e-3)
+
+
+def test_sub_tasks_without_a_kind_tell_no_waiting(make_trace: MakeTrace) -> None:
+    # A Level0 db lists the sub-tasks but names none of them.
+    tasks = [{"start_ns": 0, "dur_ns": 400, "kind": "unnamed", "comm_op": 0, "size_bytes": -1}]
+    trace = make_trace(meta=NPU, steps=STEP, comm_ops=[all_reduce(0, 500)], comm_tasks=tasks)
+
+    outcome = communication.run_on_trace(trace)
+
+    assert verdict(outcome, "N-05").verdict == "not_judged"
+    assert verdict(outcome, "N-03").verdict == "not_judged"
