@@ -1,8 +1,9 @@
 """Take the pictures of the documentation: run a workload of ours, write its reports and photograph them.
 
-    python docs/make_screenshots.py [WORKLOAD [PRESET]]
+    python docs/make_screenshots.py [WORKLOAD [OPTIONS of `ascend-perf run`]]
 
-The pictures show our own synthetic job only. Needs torch and Chromium.
+The pictures show our own synthetic job only: by default image classification on frames of a 4K camera, where
+preprocessing shows. Needs torch and Chromium.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 IMAGES: Final = Path(__file__).parent / "images"
+DEFAULT: Final = ("resnet50-infer", "--set", "image_width_px=3840", "--set", "image_height_px=2160")
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 DRAWING_MS: Final = 4000
 """Time of the page's own clock after which the picture is taken."""
@@ -53,13 +56,11 @@ def browser() -> str:
     raise SystemExit("no Chromium here (Debian: apt-get install chromium)")
 
 
-def reports(folder: Path, workload: str, preset: str) -> dict[str, Path]:
+def reports(folder: Path, workload: Sequence[str]) -> dict[str, Path]:
     """Run the workload once and write its report in both languages."""
     run = folder / "run"
     command = [sys.executable, "-m", "ascend_perf"]
-    subprocess.run(
-        [*command, "run", workload, "--preset", preset, "-o", str(run), "--no-report"], check=True, cwd=folder
-    )
+    subprocess.run([*command, "run", *workload, "-o", str(run), "--no-report"], check=True, cwd=folder)
     pages = {}
     for lang in ("en", "zh"):
         out = folder / lang
@@ -93,12 +94,12 @@ def take(shot: Shot, page: Path, folder: Path) -> None:
 
 def main() -> None:
     """Take all pictures."""
-    workload, preset = (*sys.argv[1:3], *("llm-pretrain", "tiny")[len(sys.argv[1:3]) :])
+    workload = sys.argv[1:] or DEFAULT
     browser()
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        pages = reports(folder, workload, preset)
+        pages = reports(folder, workload)
         for shot in SHOTS:
             take(shot, pages[shot.lang], folder)
 
