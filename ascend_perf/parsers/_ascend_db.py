@@ -16,6 +16,7 @@ import numpy as np
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, TableSpec, Text, Values
 from ascend_perf.parsers._ascend_comm import op_of
+from ascend_perf.parsers._ascend_db_samples import SampleReader
 from ascend_perf.parsers._ascend_files import database, table_names
 from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS
 from ascend_perf.parsers._ascend_meta import Facts, take_metadata
@@ -58,28 +59,7 @@ COPIES: Final = {
     0: "host to host", 1: "host to device", 2: "device to host", 3: "device to device", 6: "host to device ex",
     7: "device to host ex",
 }  # fmt: skip
-OVERLAPS: Final = {0: "COMPUTE", 1: "COMMUNICATION", 2: "COMM_NOT_OVERLAP_COMP", 3: "FREE"}
 """Fallbacks for files without the enumeration's table. Source: format reference, 3.4."""
-
-_OVERLAP_NAMES: Final = {
-    "COMPUTE": "Computing",
-    "COMMUNICATION": "Communication",
-    "COMM_NOT_OVERLAP_COMP": "Communication(Not Overlapped)",
-    "FREE": "Free",
-}
-
-_COUNTERS: Final[tuple[tuple[str, str, str, str, float], ...]] = (
-    ("AICORE_FREQ", "freq", "AI Core Freq", "MHz", 1.0),
-    ("DDR", "read", "DDR/Read", "B/s", 1.0),
-    ("DDR", "write", "DDR/Write", "B/s", 1.0),
-    ("LLC", "hitRate", "LLC/Hit Rate", "ratio", 0.01),
-    ("LLC", "throughput", "LLC/Throughput", "B/s", 1.0),
-    ("HCCS", "txThroughput", "HCCS/Tx", "B/s", 1.0),
-    ("HCCS", "rxThroughput", "HCCS/Rx", "B/s", 1.0),
-    ("NIC", "bandwidth", "NIC/Bandwidth", "B/s", 1.0),
-    ("ROCE", "bandwidth", "RoCE/Bandwidth", "B/s", 1.0),
-)
-"""Table, column, name, unit and factor of counters that have one value per sample."""
 
 _PMU: Final = {
     "aic_total_time": "aic_time_ns",
@@ -154,9 +134,7 @@ class _Reader:
         self._kernels()
         self._comm()
         self._copies()
-        self._memory()
-        self._counters()
-        self._overlap()
+        self._samples()
         return self.result
 
     def _ints(self, table: str, *names: str) -> dict[str, Ints]:
@@ -254,6 +232,11 @@ class _Reader:
     def _host(self) -> None:
         api, rows = self.api, self.op_rows
         name = self.api_name
+        shapes = self.strings.text(api["inputShapes"][rows]).compact().relabel(lines)
+        dtypes = self.strings.text(api["inputDtypes"][rows]).compact().relabel(lines)
+        if _has_letters(shapes) and not _has_letters(dtypes):
+            # The exporter of schema 1.0.0 writes each of the two into the other's column.
+            shapes, dtypes = dtypes, shapes
         self._put(
             t.HOST_OPS,
             {
@@ -261,8 +244,8 @@ class _Reader:
                 "dur_ns": api["endNs"][rows] - api["startNs"][rows],
                 "name": named(name.take(rows).compact()),
                 "thread": api["globalTid"][rows] & 0xFFFFFFFF,
-                "input_shapes": self.strings.text(api["inputShapes"][rows]).compact().relabel(lines),
-                "input_dtypes": self.strings.text(api["inputDtypes"][rows]).compact().relabel(lines),
+                "input_shapes": shapes,
+                "input_dtypes": dtypes,
                 "sequence_number": np.where(api["sequenceNumber"][rows] < 0, NULL, api["sequenceNumber"][rows]),
                 "correlation": api["connectionId"][rows],
                 "stack": self._stacks(api["callchainId"][rows]),
@@ -278,7 +261,9 @@ class _Reader:
                 "start_ns": calls["startNs"][ok],
                 "dur_ns": calls["endNs"][ok] - calls["startNs"][ok],
                 "api": named(self.strings.text(calls["name"][ok]).compact()),
-                "layer": enum_text(self.connection, "ENUM_API_TYPE", API_TYPES, calls["type"][ok]).relabel(layer_of),
+                "layer": enum_text(self.connection, "ENUM_API_TYPE", API_TYPES, calls["type"][ok])
+                .relabel(layer_of)
+                .compact(),
                 "thread": calls["globalTid"][ok] & 0xFFFFFFFF,
                 "correlation": calls["connectionId"][ok],
             },
@@ -356,6 +341,13 @@ class _Reader:
         words = frame.to_list()
         stacks = [frames("\n".join(w for w in words[a:b] if w)) for a, b in itertools.pairwise(edges)]
         return Text(look_up(distinct, chains).astype(np.int32), stacks).relabel(lambda word: word or None)
+
+    def _samples(self) -> None:
+        reader = SampleReader(self.connection, self.strings)
+        self.result.tables.update(reader.read())
+        self.result.rows += reader.rows
+        for reason, count in reader.dropped.items():
+            self.result.drop(reason, count)
 
     # ---- device ---------------------------------------------------------------------------------------------------
 
@@ -574,109 +566,12 @@ class _Reader:
         inside = (launch != NULL) & (api["startNs"][rows][place] <= launch) & (launch <= api["endNs"][rows][place])
         return Text(np.where(inside, kinds.codes[rows][place], -1).astype(np.int32), kinds.values)
 
-    # ---- memory, counters -----------------------------------------------------------------------------------------
-
-    def _memory(self) -> None:
-        record = self._ints("MEMORY_RECORD", "component", "timestamp", "totalAllocated", "totalReserved", "totalActive")
-        component = self.strings.text(record["component"]).compact()
-        keep = (component.codes >= 0) & (record["timestamp"] != NULL)
-        parts = [
-            Table(
-                t.MEMORY,
-                {
-                    "time_ns": record["timestamp"][keep],
-                    "component": component.take(keep),
-                    "allocated_bytes": record["totalAllocated"][keep],
-                    "reserved_bytes": record["totalReserved"][keep],
-                    "active_bytes": record["totalActive"][keep],
-                },
-            )
-        ]
-        process = self._ints("NPU_MEM", "type", "ddr", "hbm", "timestampNs")
-        app = self.strings.text(process["type"]).equals("app") & (process["timestampNs"] != NULL)
-        used = np.where(process["ddr"] == NULL, 0, process["ddr"]) + np.where(process["hbm"] == NULL, 0, process["hbm"])
-        parts.append(
-            Table(
-                t.MEMORY,
-                {
-                    "time_ns": process["timestampNs"][app],
-                    "component": Text.full(int(app.sum()), "APP"),
-                    "reserved_bytes": used[app],
-                },
-            )
-        )
-        self.result.tables["memory"] = Table.concat(t.MEMORY, parts).sorted_by("time_ns")
-        blocks = self._ints("OP_MEMORY", "name", "size", "allocationTime", "releaseTime")
-        self._put(
-            t.MEMORY_BLOCKS,
-            {
-                "name": named(self.strings.text(blocks["name"]).compact()),
-                "size_bytes": np.where(blocks["size"] == NULL, NULL, np.abs(blocks["size"])),
-                "alloc_ns": blocks["allocationTime"],
-                "free_ns": blocks["releaseTime"],
-            },
-        )
-        modules = self._ints("NPU_MODULE_MEM", "moduleId", "timestampNs", "totalReserved")
-        names = enum_text(self.connection, "ENUM_MODULE", {}, modules["moduleId"])
-        keep = (names.codes >= 0) & (modules["timestampNs"] != NULL)
-        self.result.drop("module memory of an unknown module", int((names.codes < 0).sum()))
-        self._put(
-            t.MODULE_MEMORY,
-            {
-                "component": names.take(keep),
-                "time_ns": modules["timestampNs"][keep],
-                "reserved_bytes": np.where(modules["totalReserved"] < 0, NULL, modules["totalReserved"])[keep],
-            },
-        )
-
-    def _counters(self) -> None:
-        parts = []
-        for table, column, counter, unit, factor in _COUNTERS:
-            if table not in self.tables:
-                continue
-            time = int_columns(self.connection, table, "timestampNs")["timestampNs"]
-            value = float_columns(self.connection, table, column)[column] * factor
-            self.result.rows += len(time)
-            parts.append(_samples(time, Text.full(len(time), counter), unit, value))
-        if "HBM" in self.tables:
-            samples = self._ints("HBM", "timestampNs", "hbmId", "type")
-            value = float_columns(self.connection, "HBM", "bandwidth")["bandwidth"]
-            direction = self.strings.text(samples["type"]).relabel(str.capitalize).to_list()
-            controller = zip(samples["hbmId"].tolist(), direction, strict=True)
-            label = Text.of([f"HBM {number}/{word or 'unknown'}" for number, word in controller])
-            parts.append(_samples(samples["timestampNs"], label, "B/s", value))
-        self.result.tables["counters"] = Table.concat(t.COUNTERS, parts).sorted_by("time_ns")
-
-    def _overlap(self) -> None:
-        rows = self._ints("OVERLAP_ANALYSIS", "startNs", "endNs", "type")
-        kind = enum_text(self.connection, "ENUM_OVERLAP_ANALYSIS_TYPE", OVERLAPS, rows["type"])
-        kind = kind.relabel(_OVERLAP_NAMES.get)
-        keep = (kind.codes >= 0) & (rows["startNs"] != NULL) & (rows["endNs"] >= rows["startNs"])
-        self._put(
-            t.OVERLAP,
-            {
-                "start_ns": rows["startNs"][keep],
-                "dur_ns": (rows["endNs"] - rows["startNs"])[keep],
-                "kind": kind.take(keep),
-            },
-        )
-        self.result.tables["overlap"] = self.result.tables["overlap"].sorted_by("start_ns")
-
 
 _GENERATIONS: Final = {"1.0": "G2", "1.1": "G3", "1.2": "G4"}
 
 
-def _samples(time: Ints, label: Text, unit: str, value: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Table:
-    keep = (time != NULL) & ~np.isnan(value)
-    return Table(
-        t.COUNTERS,
-        {
-            "time_ns": time[keep],
-            "counter": label.take(keep),
-            "unit": Text.full(int(keep.sum()), unit),
-            "value": value[keep],
-        },
-    )
+def _has_letters(text: Text) -> bool:
+    return any(any(map(str.isalpha, value)) for value in text.values)
 
 
 def _rank(values: Ints) -> Ints:

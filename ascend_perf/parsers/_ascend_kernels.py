@@ -307,6 +307,13 @@ def counter_name(name: str) -> tuple[str, float]:
     return name, 1.0
 
 
+def same_capture(rows: Table, other: Table) -> bool:
+    """Whether two exports hold at least one common kernel (same start), or one of them is empty."""
+    if not len(rows) or not len(other):
+        return True
+    return bool(np.isin(other.ints("start_ns"), rows.ints("start_ns")).any())
+
+
 def completed(rows: Table, other: Table) -> Table:
     """Rows with the columns that they lack taken from another export of the same capture, joined by start and name."""
     if not len(rows) or not len(other):

@@ -47,6 +47,9 @@ AIC_METRICS: Final = {
 MIN_FREQUENCY_KERNEL_NS: Final = 20_000
 """Kernels shorter than this are not used to derive frequency and cores: rounding dominates. Status: assumed."""
 
+MIN_AGREEING_KERNELS: Final = 3
+"""So many kernels must use the largest number of blocks before it is taken for the number of cores. Status: assumed."""
+
 CORE_TOLERANCE_RATIO: Final = 0.01
 """A derived number of cores must be this near to an integer. Status: measured (below 0.3 % on three sets)."""
 
@@ -285,8 +288,47 @@ def derive_device(facts: Facts, kernels: Table, counter_hz: int | None) -> Devic
                 f"{cores} cube cores = {product / 1e9:.1f} GHz-cores by"
                 " aic_total_cycles / (duration x cube_utilization), over the frequency"
             )
+    elif frequency and usable.any():
+        cores = _cores_by_blocks(kernels, frequency, notes)
     device = replace(device, frequency_hz=frequency, cube_cores=cores, derivation="; ".join(notes) or None)
     return replace(device, spec=_spec_of(device), vector_cores=_vector_cores(kernels, cores))
+
+
+def _cores_by_blocks(kernels: Table, frequency: int, notes: list[str]) -> int | None:
+    """Cube cores by the largest number of blocks that ran at once, when several kernels agree on it.
+
+    With more blocks than cores, cycles / core time / blocks is a fraction of the frequency: those kernels are left out.
+    """
+    cycles, core_ns = kernels.ints("aic_total_cycles"), kernels.ints("aic_time_ns")
+    blocks = kernels.ints("block_num")
+    rows = (cycles > 0) & (core_ns > 0) & (blocks > 0) & kernels.text("core").isin(("AIC", "MIX_AIC"))
+    hertz = cycles[rows] / core_ns[rows] / blocks[rows] * 1e9
+    at_once = blocks[rows][hertz > frequency * (1 - 2 * FREQUENCY_TOLERANCE_RATIO)]
+    if not len(at_once):
+        return None
+    most = int(at_once.max())
+    agreeing = int((at_once == most).sum())
+    if agreeing < MIN_AGREEING_KERNELS:
+        return None
+    notes.append(f"{most} cube cores (at least): the most blocks that ran at once, in {agreeing} kernels")
+    return most
+
+
+def with_cube_utilization(kernels: Table, device: Device) -> Table:
+    """Kernels with cube_utilization, which databases do not hold: cycles / (frequency x cores x duration).
+
+    Source:
+        Format reference, section 5.4, verified on three sets.
+    """
+    cycles, dur = kernels.ints("aic_total_cycles"), kernels.ints("dur_ns")
+    if kernels.has("cube_utilization_ratio") or not device.cube_cores or not device.frequency_hz:
+        return kernels
+    rows = (cycles != NULL) & (dur > 0)
+    if not rows.any():
+        return kernels
+    values = np.full(len(kernels), np.nan)
+    values[rows] = cycles[rows] / (device.frequency_hz * device.cube_cores * dur[rows] / 1e9)
+    return kernels.with_columns({"cube_utilization_ratio": values})
 
 
 def _vector_cores(kernels: Table, cube_cores: int | None) -> int | None:

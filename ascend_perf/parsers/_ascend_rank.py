@@ -19,7 +19,7 @@ from ascend_perf.parsers._ascend_checks import cross_checks, missing_data, same_
 from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
 from ascend_perf.parsers._ascend_db import Database, read_database
 from ascend_perf.parsers._ascend_files import Kind
-from ascend_perf.parsers._ascend_kernels import KernelRows, completed, read_kernels
+from ascend_perf.parsers._ascend_kernels import KernelRows, completed, read_kernels, same_capture
 from ascend_perf.parsers._ascend_steps import NO_HOST_STEPS, assign_steps, step_table
 from ascend_perf.parsers._ascend_timeline import Timeline
 from ascend_perf.parsers._ascend_trace import read_trace_view
@@ -163,6 +163,10 @@ class _Rank:
         rows = read_kernels(path)
         self.kernel_rows = rows
         self.warnings += rows.warnings
+        ours = self.tables.get("kernels")
+        if ours is not None and not same_capture(ours, rows.kernels):
+            self._source(path, Kind.KERNELS.value, rows=rows.rows, problem=OTHER_CAPTURE)
+            return
         self._used(path, Kind.KERNELS, rows.rows, rows.dropped)
         # With both exports of one capture the database counts, the text fills in what it lacks: never both together.
         for name, table in (("kernels", rows.kernels), ("comm_ops", rows.comm)):
@@ -287,6 +291,11 @@ class _Rank:
         steps = step_table(kernels, comm_ops if exact else Table.empty(t.COMM_OPS), host, fallback)
         self.tables["steps"] = steps
         facts = self.facts
+        device = meta.derive_device(facts, kernels, self._counter_hz())
+        if self.database is not None and not kernels.has("cube_utilization_ratio"):
+            kernels = self.tables["kernels"] = meta.with_cube_utilization(kernels, device)
+            if kernels.has("cube_utilization_ratio"):
+                self.warnings.append(COMPUTED_UTILIZATION)
         for origin in (self.kernel_rows, self.database):
             if facts.settings.generation is None and origin is not None:
                 facts.settings = replace(facts.settings, generation=origin.generation)
@@ -298,7 +307,7 @@ class _Rank:
                 label=self.files.label,
                 rank=facts.rank,
                 world_size=facts.world_size,
-                device=meta.derive_device(facts, kernels, self._counter_hz()),
+                device=replace(device, device_id=facts.device_id),
                 groups=groups,
                 parallel=facts.parallel,
                 versions=facts.versions,
@@ -320,6 +329,10 @@ class _Rank:
         return meta.constant_frequency((counters.floats("value")[rows] * 1e6).tolist())
 
 
+COMPUTED_UTILIZATION: Final = (
+    "databases hold no cube_utilization: it was computed as aic_total_cycles / (frequency x cores x duration)"
+)
+OTHER_CAPTURE: Final = "not used: none of its kernels is in the database beside it, so it is of another capture"
 IN_DATABASE: Final = "not read: the database of the same capture holds these data"
 
 
