@@ -1,0 +1,360 @@
+"""Idle time by what the host did, launch statistics, and the host's own bottlenecks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._idle import Cause, idle_of, sync_owners
+from ascend_perf.analyzers._launches import launches_of
+from ascend_perf.analyzers.host_dispatch import host_dispatch
+from ascend_perf.model.finding import Finding, Judged, Outcome
+from ascend_perf.model.trace import Device, Meta, ProfilerSettings, Trace
+from ascend_perf.pipeline import load
+from tests.conftest import build_table
+
+MakeTrace = Callable[..., Trace]
+Row = dict[str, object]
+GPU = Meta(rank=0, device=Device(kind="gpu"))
+NPU = Meta(rank=0, device=Device(kind="npu"))
+STEP = [{"step_id": 1, "start_ns": 0, "dur_ns": 1000}]
+MS = 1_000_000
+
+
+def of(outcome: Outcome, code: str) -> Finding:
+    (found,) = [f for f in outcome.findings if f.code == code]
+    return found
+
+
+def verdict(outcome: Outcome, code: str) -> Judged:
+    (judged,) = [j for j in outcome.judged if j.code == code]
+    return judged
+
+
+def kernel(start: int, dur: int, launch: tuple[int, int] | None = None) -> Row:
+    row: Row = {"start_ns": start, "dur_ns": dur, "name": "k"}
+    return row if launch is None else row | {"launch_start_ns": launch[0], "launch_end_ns": launch[1]}
+
+
+def call(api: str, start: int, dur: int, thread: int = 1, **more: object) -> Row:
+    return {"api": api, "start_ns": start, "dur_ns": dur, "thread": thread, **more}
+
+
+def event(kind: str, start: int, dur: int, name: str = "e") -> Row:
+    return {"kind": kind, "name": name, "start_ns": start, "dur_ns": dur, "thread": 1}
+
+
+def op(name: str, start: int, dur: int) -> Row:
+    return {"name": name, "start_ns": start, "dur_ns": dur, "thread": 1}
+
+
+def causes(trace: Trace) -> dict[str, int]:
+    idle = idle_of(trace)
+    assert idle is not None
+    return {cause.value: idle.cause_ns(cause) for cause in Cause if idle.cause_ns(cause)}
+
+
+def test_a_gap_is_the_hosts_until_the_next_task_is_launched(make_trace: MakeTrace) -> None:
+    # Gap [100, 500); the next kernel is launched in [450, 460): what follows 460 is the device's.
+    trace = make_trace(
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 600}],
+        kernels=[kernel(0, 100, (0, 0)), kernel(500, 100, (450, 460))],
+        host_ops=[op("aten::add", 200, 240)],
+    )
+
+    # Operator [200, 440) = 240, launch [450, 460) = 10, the rest of [100, 460) = 110, device [460, 500) = 40.
+    assert causes(trace) == {"op": 240, "launch": 10, "nothing": 110, "device": 40}
+
+
+def test_work_that_was_launched_before_the_gap_waits_for_the_device(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 600}],
+        kernels=[kernel(0, 100, (0, 0)), kernel(500, 100, (20, 30))],
+        host_ops=[op("aten::add", 0, 600)],
+    )
+
+    assert causes(trace) == {"device": 400}
+
+
+def test_parallel_streams_and_copies_are_no_idle_time(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        steps=STEP,
+        kernels=[kernel(0, 400), kernel(100, 500)],
+        comm_ops=[{"start_ns": 600, "dur_ns": 200, "name": "c"}],
+        copies=[{"start_ns": 800, "dur_ns": 150, "kind": "H2D"}],
+    )
+
+    assert causes(trace) == {"nothing": 50}
+
+
+def test_a_call_that_drains_the_queue_owns_the_gap_behind_it(make_trace: MakeTrace) -> None:
+    # .item() waits until the kernel ends at 100; nothing is queued, and the next launch comes at 450 only.
+    trace = make_trace(
+        meta=GPU,
+        steps=STEP,
+        kernels=[kernel(0, 100, (0, 0)), kernel(500, 500, (450, 460))],
+        runtime_calls=[call("cudaStreamSynchronize", 50, 60)],
+        host_ops=[op("aten::item", 30, 90), op("aten::_local_scalar_dense", 40, 75), op("aten::add", 200, 100)],
+    )
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    found = of(outcome, "H-05")
+    assert found.share_ratio == 0.36  # [100, 460) of 1000 ns
+    assert "aten::_local_scalar_dense (cudaStreamSynchronize)" in found.title.en
+    idle = idle_of(trace)
+    assert idle is not None
+    assert sync_owners(idle) == [("aten::_local_scalar_dense", 1, 360, 0)]
+    # 40 ns remain, launch latency: 4 % of the step is a remark on the general row.
+    assert of(outcome, "H-01").share_ratio == pytest.approx(0.04)
+
+
+def test_a_wait_beside_a_thread_that_goes_on_launching_is_not_to_blame(make_trace: MakeTrace) -> None:
+    # The main thread waits all the time, as Ascend's does while its queue thread launches.
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[kernel(0, 100, (0, 0)), kernel(500, 500, (450, 460))],
+        runtime_calls=[call("aclrtSynchronizeStreamWithTimeout", 0, 990), call("aclnnAdd", 300, 160, thread=2)],
+    )
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    assert causes(trace) == {"sync": 200, "launch": 160, "device": 40}  # [300, 460) is launching
+    assert verdict(outcome, "H-05").verdict == "clean"  # no call returned before the launch
+
+
+def test_a_blocking_copy_to_the_host_synchronises(make_trace: MakeTrace) -> None:
+    copy = {"start_ns": 100, "dur_ns": 20, "kind": "D2H", "correlation": 7, "launch_start_ns": 20, "launch_end_ns": 125}
+    trace = make_trace(
+        meta=GPU,
+        steps=STEP,
+        kernels=[kernel(0, 100, (0, 0)), kernel(500, 500, (450, 460))],
+        copies=[copy],
+        runtime_calls=[call("cudaMemcpyAsync", 20, 105, correlation=7)],
+    )
+
+    assert of(host_dispatch.run_on_trace(trace), "H-05").share_ratio == 0.34  # [120, 460)
+
+
+def test_the_data_loader_counts_only_while_the_device_idles(make_trace: MakeTrace) -> None:
+    def loading(start: int, dur: int) -> Outcome:
+        return host_dispatch.run_on_trace(
+            make_trace(
+                meta=GPU,
+                steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100 * MS}],
+                kernels=[kernel(40 * MS, 60 * MS)],
+                host_events=[event("dataloader", start, dur, "enumerate(DataLoader)#_Iter.__next__")],
+            )
+        )
+
+    # [0, 50) ms, of which the device idles in [0, 40): 40 % of the step.
+    exposed = of(loading(0, 50 * MS), "D-01")
+    assert exposed.share_ratio == 0.4
+    assert verdict(loading(45 * MS, 50 * MS), "D-01").verdict == "clean"  # hidden behind the kernel
+    assert verdict(loading(0, 9 * MS), "D-01").verdict == "clean"  # under 10 ms
+
+
+def test_the_preparation_before_the_first_device_task_is_part_of_the_iteration(make_trace: MakeTrace) -> None:
+    # Ascend's step begins with the device at 60 ms; the host began at 0 and fetched a batch until 50 ms.
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": 1, "start_ns": 60 * MS, "dur_ns": 40 * MS, "host_start_ns": 0, "host_dur_ns": 100 * MS}],
+        kernels=[kernel(60 * MS, 40 * MS)],
+        host_events=[event("dataloader", 0, 50 * MS)],
+    )
+
+    assert of(host_dispatch.run_on_trace(trace), "D-01").share_ratio == 0.5
+
+
+def test_compilation_counts_by_its_cost_and_not_by_its_number(make_trace: MakeTrace) -> None:
+    def compiling(count: int, dur: int) -> Outcome:
+        calls = [call("aclopCompileAndExecute", n * 2 * dur, dur) for n in range(count)]
+        nested = [call("opCompile", n * 2 * dur, dur // 2) for n in range(count)]
+        return host_dispatch.run_on_trace(
+            make_trace(meta=NPU, steps=STEP, kernels=[kernel(0, 1000)], runtime_calls=calls + nested)
+        )
+
+    few = of(compiling(3, 50), "H-06")
+    assert few.share_ratio == 0.15  # 3 x 50 of 1000 ns; the nested calls add nothing
+    assert "3 just-in-time compilations" in few.title.en
+    assert verdict(compiling(29, 1), "H-06").verdict == "clean"  # 2.9 %
+
+
+def test_garbage_collection_is_found_from_one_millisecond(make_trace: MakeTrace) -> None:
+    def collecting(dur: int, threshold: float | None = None) -> Outcome:
+        meta = Meta(device=Device(kind="npu"), settings=ProfilerSettings(gc_detect_threshold=threshold))
+        events = [event("gc", 0, dur)] if dur else []
+        step = [{"step_id": 1, "start_ns": 0, "dur_ns": 100 * MS}]
+        return host_dispatch.run_on_trace(
+            make_trace(meta=meta, steps=step, kernels=[kernel(0, 100 * MS)], host_events=events)
+        )
+
+    assert of(collecting(20 * MS), "H-07").share_ratio == 0.2
+    assert verdict(collecting(MS // 2), "H-07").verdict == "clean"
+    assert verdict(collecting(0, threshold=1.0), "H-07").verdict == "clean"
+    assert verdict(collecting(0), "H-07").verdict == "not_judged"
+
+
+def test_launch_blocking_is_seen_in_the_environment_and_in_the_calls(make_trace: MakeTrace) -> None:
+    def launching(sync: bool, environment: dict[str, str]) -> Outcome:
+        calls = [call("cudaLaunchKernel", n * 40, 5) for n in range(25)]
+        calls += [call("cudaStreamSynchronize", n * 40 + 10, 5) for n in range(25) if sync]
+        meta = Meta(rank=0, device=Device(kind="gpu"), environment=environment)
+        return host_dispatch.run_on_trace(
+            make_trace(meta=meta, steps=STEP, kernels=[kernel(0, 500)], runtime_calls=calls)
+        )
+
+    assert of(launching(True, {}), "H-04").share_ratio == 0.5  # all idle time
+    assert "ASCEND_LAUNCH_BLOCKING" in of(launching(False, {"ASCEND_LAUNCH_BLOCKING": "1"}), "H-04").title.en
+    assert verdict(launching(False, {"ASCEND_LAUNCH_BLOCKING": "0"}), "H-04").verdict == "clean"
+    # Blocking launches explain every gap: the general row claims nothing on top.
+    assert verdict(launching(True, {}), "H-01").verdict == "clean"
+
+
+def test_a_chatty_log_is_remarked(make_trace: MakeTrace) -> None:
+    def level(environment: dict[str, str]) -> str:
+        meta = Meta(device=Device(kind="npu"), environment=environment)
+        return verdict(
+            host_dispatch.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=[kernel(0, 1)])), "H-09"
+        ).verdict
+
+    assert level({"ASCEND_GLOBAL_LOG_LEVEL": "1"}) == "found"
+    assert level({"ASCEND_GLOBAL_LOG_LEVEL": "3"}) == "clean"
+    assert level({"HCCL_ALGO": ""}) == "clean"
+    assert level({}) == "not_judged"
+
+
+def test_what_cannot_be_judged_names_the_option_that_would_collect_it(make_trace: MakeTrace) -> None:
+    outcome = host_dispatch.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[kernel(0, 500)]))
+
+    for code in ("H-04", "H-05", "H-06", "K-04"):
+        judged = verdict(outcome, code)
+        assert judged.verdict == "not_judged"
+        assert judged.reason is not None and "ProfilerLevel.Level1" in judged.reason.en
+    found = of(outcome, "H-01")
+    assert found.share_ratio == 0.5
+    assert "holds no host activity" in found.cause.en
+
+
+def test_the_profilers_own_cost_is_mentioned(make_trace: MakeTrace) -> None:
+    meta = Meta(device=Device(kind="npu"), settings=ProfilerSettings(with_stack=True, profile_memory=True))
+    trace = make_trace(meta=meta, steps=STEP, kernels=[kernel(0, 500)], host_ops=[op("aten::add", 500, 500)])
+
+    assert "with_stack, profile_memory" in of(host_dispatch.run_on_trace(trace), "H-01").cause.en
+
+
+def test_driver_memory_calls_inside_the_step_are_found(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=GPU,
+        steps=STEP,
+        kernels=[kernel(0, 1000)],
+        runtime_calls=[call("cudaMalloc", 0, 50), call("cudaFree", 40, 60), call("cudaMemcpyAsync", 200, 500)],
+    )
+
+    assert of(host_dispatch.run_on_trace(trace), "K-04").share_ratio == 0.1  # [0, 100); copies are no memory calls
+
+
+def test_launch_statistics_clamp_and_count_what_the_clocks_get_wrong(make_trace: MakeTrace) -> None:
+    # Launch ends 10, 20, 30; starts 15, 18 (2 ns before its launch ended), 60.
+    trace = make_trace(kernels=[kernel(15, 30, (5, 10)), kernel(18, 40, (12, 20)), kernel(60, 5, (25, 30))])
+
+    launches = launches_of(trace)
+
+    assert launches.cost_ns.tolist() == [5, 8, 5]
+    assert launches.delay_ns.tolist() == [5, 0, 30]
+    assert launches.negative == 1
+    # Nothing has finished by 30 (the first ends at 45): 1, 2, 3 tasks are queued.
+    assert launches.queue.tolist() == [1, 2, 3]
+
+
+TASKS = st.lists(
+    st.tuples(st.integers(0, 900), st.integers(0, 200), st.integers(0, 900), st.integers(0, 90)), min_size=1
+)
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "aclopCompileAndExecute"]),
+        st.integers(0, 950),
+        st.integers(0, 300),
+        st.integers(1, 3),
+    )
+)
+EVENTS = st.lists(st.tuples(st.sampled_from(["gc", "dataloader", "python"]), st.integers(0, 950), st.integers(0, 300)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(TASKS, CALLS, EVENTS)
+def test_causes_share_out_the_gaps_without_rest_or_overlap(
+    tasks: list[tuple[int, int, int, int]],
+    calls: list[tuple[str, int, int, int]],
+    events: list[tuple[str, int, int]],
+) -> None:
+    trace = Trace(
+        {
+            "steps": build_table("steps", STEP),
+            "kernels": build_table("kernels", [kernel(s, d, (at, at + cost)) for s, d, at, cost in tasks]),
+            "runtime_calls": build_table("runtime_calls", [call(*row) for row in calls])
+            if calls
+            else build_table("runtime_calls", []),
+            "host_events": build_table("host_events", [event(*row) for row in events]),
+        }
+    )
+
+    idle = idle_of(trace)
+
+    if idle is None:  # no kernel has a length
+        return
+    gaps = intervals.total(idle.gaps)
+    assert sum(idle.cause_ns(cause) for cause in Cause) == gaps
+    assert intervals.total(intervals.union(*idle.parts.values())) == gaps
+    assert idle.by_gap.sum() == gaps
+
+
+def test_resnet50_without_workers_names_the_data_loader(traces: Path) -> None:
+    (trace,) = load(traces / "kineto" / "v100" / "resnet50_num_workers_0.json.gz").traces
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    first = max(outcome.findings, key=lambda found: found.share_ratio or 0)
+    assert first.code == "D-01"
+    # Device idle within the loader's calls, summed over the trace with plain Python: 355.57 of 1048.96 ms.
+    assert first.share_ratio == pytest.approx(0.339, abs=1e-3)
+
+
+def test_resnet50_with_workers_does_not_blame_the_data_loader(traces: Path) -> None:
+    (trace,) = load(traces / "kineto" / "v100" / "resnet50_num_workers_4.json.gz").traces
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    assert verdict(outcome, "D-01").verdict == "clean"
+    assert max(outcome.findings, key=lambda found: found.share_ratio or 0).code == "H-01"
+
+
+@pytest.mark.parametrize(
+    ("folder", "spent_ms"),
+    [("text/level1/rank0", 14.049), ("text/level2/rank1", 16.49), ("db/level1/rank0", 27.6)],
+)
+def test_nineteen_compilations_of_the_alexnet_step_are_found_by_their_cost(
+    traces: Path, folder: str, spent_ms: float
+) -> None:
+    """Known answers: rival-msprof-analyze, section 2.1.2, row 2."""
+    (trace,) = load(traces / "ascend-pytorch" / f"{folder}_ascend_pt").traces
+
+    found = of(host_dispatch.run_on_trace(trace), "H-06")
+
+    assert found.title.en.startswith("19 just-in-time compilations (aclopCompileAndExecute)")
+    value = found.evidence[0].value
+    assert isinstance(value, int | float)
+    assert value / MS == pytest.approx(spent_ms, abs=0.05)
+    assert any("Conv2D" in str(evidence.value) for evidence in found.evidence)
+
+
+def test_level_0_text_cannot_judge_compilation(traces: Path) -> None:
+    (trace,) = load(traces / "ascend-pytorch" / "text" / "level0" / "rank0_ascend_pt").traces
+
+    assert verdict(host_dispatch.run_on_trace(trace), "H-06").verdict == "not_judged"

@@ -1,0 +1,205 @@
+"""Ranks against each other: stages, pipeline waits, late ranks, and what must not be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascend_perf.analyzers._communication import ranks_words
+from ascend_perf.analyzers._late_ranks import modified_z
+from ascend_perf.analyzers.ranks import ranks
+from ascend_perf.model.finding import Finding, Judged, Outcome
+from ascend_perf.model.run import Run
+from ascend_perf.model.trace import Device, Group, Meta, Trace
+from ascend_perf.pipeline import load, merge_findings, rank_findings
+from ascend_perf.plugins import load_analyzers
+
+MakeTrace = Callable[..., Trace]
+
+
+def of(outcome: Outcome, code: str) -> Finding:
+    (found,) = [f for f in outcome.findings if f.code == code]
+    return found
+
+
+def verdict(outcome: Outcome, code: str) -> Judged:
+    (judged,) = [j for j in outcome.judged if j.code == code]
+    return judged
+
+
+def meta(rank: int | None, world: int = 2, groups: tuple[Group, ...] = ()) -> Meta:
+    return Meta(rank=rank, world_size=world, device=Device(kind="npu"), groups=groups)
+
+
+def computing(make_trace: MakeTrace, rank: int | None, dur: int, **more: object) -> Trace:
+    """A rank that computes for a while in a step of 1000 ns."""
+    return make_trace(
+        meta=more.pop("meta", None) or meta(rank, world=8),
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 1000}],
+        kernels=[{"start_ns": 0, "dur_ns": dur, "name": "k"}],
+        **more,
+    )
+
+
+def exported(make_trace: MakeTrace, rank: int, compute: int, wait: int, need: int) -> Trace:
+    """A rank of a pipeline of two stages of which only the exporter's sums and communication.json are there."""
+    stage = Group(name="pp", label="pp", ranks=(0, 2) if rank in (0, 2) else (1, 3))
+    return make_trace(
+        meta=meta(rank, world=4, groups=(stage,)),
+        exported_steps=[
+            {
+                "step_id": 1, "computing_ns": compute, "communication_ns": wait,
+                "communication_not_overlapped_ns": wait, "free_ns": 1000 - compute - wait,
+            }
+        ],
+        comm_ops=[{"start_ns": 100, "dur_ns": wait, "name": "sr", "op": "batchSendRecv", "group": "pp", "step_id": 1}],
+        comm_transfers=[{"name": "sr", "transport": "HCCS", "time_ns": need, "step_id": 1}],
+    )  # fmt: skip
+
+
+def test_the_slow_stage_and_the_ranks_that_wait_for_it_are_named(make_trace: MakeTrace) -> None:
+    # Stage 0 (ranks 0, 1) computes 300 ns, stage 1 (ranks 2, 3) 600 ns; stage 0 waits 400 ns for 10 ns of data.
+    job = Run(
+        traces=(
+            exported(make_trace, 0, 300, 410, 10),
+            exported(make_trace, 1, 300, 400, 10),
+            exported(make_trace, 2, 600, 50, 10),
+            exported(make_trace, 3, 600, 60, 10),
+        )
+    )
+
+    outcome = ranks.run_on_run(job)
+
+    stage = of(outcome, "L-02")
+    assert (stage.ranks, stage.affected_ranks) == ((2, 3), (0, 1))
+    assert "2.00x" in stage.title.en
+    assert stage.share_ratio == pytest.approx(0.25)  # 1 - mean 450 / max 600
+    bubble = of(outcome, "L-01")
+    assert (bubble.ranks, bubble.affected_ranks) == ((2, 3), (0, 1))
+    assert bubble.share_ratio == pytest.approx(0.4)  # rank 0: (410 - 10) / 1000
+    assert "ranks 2-3 hold them up" in bubble.title.en
+    assert verdict(outcome, "N-05").verdict == "clean"  # within each stage all ranks are equal
+
+
+def test_a_pipeline_that_waits_little_is_clean(make_trace: MakeTrace) -> None:
+    job = Run(traces=tuple(exported(make_trace, rank, 600, 50, 10) for rank in range(4)))
+
+    outcome = ranks.run_on_run(job)
+
+    assert outcome.findings == ()
+    assert {j.verdict for j in outcome.judged} == {"clean"}
+
+
+def test_one_rank_of_a_pipeline_blames_the_other_stages_though_their_files_are_not_there(
+    make_trace: MakeTrace,
+) -> None:
+    outcome = ranks.run_on_run(Run(traces=(exported(make_trace, 0, 300, 410, 10),)))
+
+    found = of(outcome, "L-01")
+    assert (found.ranks, found.affected_ranks) == ((2,), (0,))
+    assert verdict(outcome, "L-02").verdict == "not_judged"
+
+
+def test_a_rank_that_computes_longer_than_its_equals_is_late(make_trace: MakeTrace) -> None:
+    job = Run(traces=tuple(computing(make_trace, rank, 500 if rank != 2 else 600) for rank in range(5)))
+
+    outcome = ranks.run_on_run(job)
+
+    found = of(outcome, "N-05")
+    assert (found.ranks, found.affected_ranks) == ((2,), (0, 1, 3, 4))
+    assert found.share_ratio == pytest.approx(0.1)  # (600 - 500) / 1000
+    table = outcome.tables[0]
+    assert table.column("computing_ns") == (500, 500, 600, 500, 500)
+    assert table.note is not None and "ranks 5-7 of the job are not in the data" in table.note.en
+
+
+def test_ranks_within_five_percent_are_equals(make_trace: MakeTrace) -> None:
+    outcome = ranks.run_on_run(Run(traces=(computing(make_trace, 0, 500), computing(make_trace, 1, 520))))
+
+    assert outcome.findings == ()
+    assert verdict(outcome, "N-05").verdict == "clean"  # 20 / 510 = 3.9 %
+
+
+def test_the_rank_that_joins_last_has_the_shortest_call(make_trace: MakeTrace) -> None:
+    def rank(number: int, start: int, dur: int) -> Trace:
+        call = {"name": "nccl", "op": "allReduce", "group": "world", "index_in_group": 0}
+        return computing(make_trace, number, 100, comm_ops=[call | {"start_ns": start, "dur_ns": dur}])
+
+    outcome = ranks.run_on_run(Run(traces=(rank(0, 200, 500), rank(1, 600, 100), rank(2, 250, 450))))
+
+    found = of(outcome, "N-05")
+    assert (found.ranks, found.affected_ranks) == ((1,), (0, 2))
+    assert found.share_ratio == pytest.approx(0.4)  # rank 0: 500 - 100
+
+
+def test_a_second_trace_of_a_rank_is_left_out_with_a_note(make_trace: MakeTrace) -> None:
+    job = Run(traces=(computing(make_trace, 0, 100), computing(make_trace, 0, 900), computing(make_trace, 1, 100)))
+
+    outcome = ranks.run_on_run(job)
+
+    assert outcome.findings == ()
+    assert outcome.tables[0].column("rank") == (0, 1)
+    assert outcome.tables[0].note is not None and "left out" in outcome.tables[0].note.en
+
+
+def test_traces_without_a_rank_are_never_compared(make_trace: MakeTrace) -> None:
+    # Two workloads in one folder are no job.
+    outcome = ranks.run_on_run(Run(traces=(computing(make_trace, None, 100), computing(make_trace, None, 900))))
+
+    assert outcome.status == "no_data"
+    assert outcome.findings == ()
+
+
+def test_one_rank_alone_is_no_data(make_trace: MakeTrace) -> None:
+    outcome = ranks.run_on_run(Run(traces=(computing(make_trace, 3, 100),)))
+
+    assert outcome.status == "no_data"
+    assert outcome.reason is not None and "one rank only" in outcome.reason.en
+
+
+def test_modified_z_needs_four_values() -> None:
+    assert modified_z([1, 2, 3]) is None
+    scores = modified_z([10, 11, 12, 13, 30])
+    assert scores is not None
+    # Median 12, deviations 2 1 0 1 18 with median 1: 0.6745 x 18 / 1.
+    assert scores[-1] == pytest.approx(12.141)
+
+
+def test_ranks_are_written_as_spans() -> None:
+    assert ranks_words([4, 0, 1, 2]).en == "ranks 0-2, 4"
+    assert ranks_words([3]).en == "rank 3"
+
+
+def test_qwen3_names_the_imbalance_and_the_waiting_ranks(traces: Path) -> None:
+    """Known answers: traces/README, section 2.2 ("finding a good analyser must make")."""
+    run = load(traces / "ascend-pytorch" / "qwen3-0.6b-pp2-dp2-level2")
+
+    outcome = ranks.run_on_run(run)
+
+    stage, bubble = of(outcome, "L-02"), of(outcome, "L-01")
+    assert (stage.ranks, stage.affected_ranks) == ((2, 3), (0, 1))
+    assert "1.73x" in stage.title.en
+    assert (bubble.ranks, bubble.affected_ranks) == ((2, 3), (0, 1))
+    assert bubble.share_ratio == pytest.approx((322.98056 - 0.8025) / 809.432, abs=2e-3)
+    waits = dict(zip(outcome.tables[0].column("rank"), outcome.tables[0].column("pipeline_wait_ns"), strict=True))
+    assert waits[0] == pytest.approx(313.0754e6, rel=1e-3)  # 313.8778 ms for 0.80238 ms of data
+    assert waits[1] == pytest.approx(322.1781e6, rel=1e-3)  # 322.98056 ms for 0.8025 ms of data
+    compute = outcome.tables[0].column("computing_ns")
+    assert compute == pytest.approx((231290100, 230903720, 400448260, 401131700), abs=30)
+
+
+def test_qwen3_findings_of_communication_and_ranks_do_not_claim_the_pipeline_wait_twice(traces: Path) -> None:
+    run = load(traces / "ascend-pytorch" / "qwen3-0.6b-pp2-dp2-level2")
+    communication = load_analyzers().parts["communication"]
+
+    outcomes = [communication.run_on_trace(trace) for trace in run.traces] + [ranks.run_on_run(run)]
+    findings = rank_findings(merge_findings([f for outcome in outcomes for f in outcome.findings]))
+
+    assert [f.code for f in findings[:2]] == ["L-01", "L-02"]
+    others = [f.share_ratio or 0 for f in findings if f.code in ("N-01", "N-05")]
+    assert max(others) < 0.16
+    # On stage 0 the transfers and waits beside the pipeline take 107 and 120 of 810 ms.
+    shares = {o.rank: f.share_ratio for o in outcomes[:2] for f in o.findings if f.code == "N-01"}
+    assert shares == {0: pytest.approx(0.132, abs=2e-3), 1: pytest.approx(0.148, abs=2e-3)}
