@@ -161,7 +161,7 @@ def _time_columns(time: KernelTime, groups: Groups, top: slice) -> list[Col]:
         Col("count", "Count", "次数", groups.count[top], "count"),
         Col("total_ns", "Total", "总耗时", groups.total_ns[top], "ns"),
         Col("share_ratio", "Share of kernel time", "占 Kernel 总耗时", share[top], "ratio"),
-        Col("cumulative_ratio", "Cumulative", "累计占比", np.cumsum(share)[top], "ratio"),
+        Col("cumulative_ratio", "Cumulative", "累计占比", (np.cumsum(groups.total_ns) / whole)[top], "ratio"),
         Col("mean_ns", "Mean", "平均", mean[top], "ns"),
         Col("min_ns", "Shortest", "最短", groups.min_ns[top], "ns"),
         Col("max_ns", "Longest", "最长", groups.max_ns[top], "ns"),

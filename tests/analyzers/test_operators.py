@@ -1,0 +1,324 @@
+"""Operator tables and the rows C-04, C-07 and C-09 to C-13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascend_perf import pipeline
+from ascend_perf.analyzers.operators import operators
+from ascend_perf.model.finding import Finding, Outcome, ResultTable
+from ascend_perf.model.trace import Device, Meta, Trace
+
+Make = Callable[..., Trace]
+NPU = Meta(rank=3, device=Device(kind="npu", cube_cores=20, vector_cores=40, frequency_hz=1_500_000_000))
+GPU = Meta(rank=0, device=Device(kind="gpu", name="NVIDIA A100-SXM4-80GB"))
+STEP = [{"step_id": 1, "start_ns": 0, "dur_ns": 1_000_000}]
+
+
+def _table(outcome: Outcome, name: str) -> ResultTable:
+    return next(table for table in outcome.tables if table.name == name)
+
+
+def _finding(outcome: Outcome, code: str, subject: str | None = None) -> Finding:
+    found = [f for f in outcome.findings if f.code == code and subject in (None, f.subject)]
+    assert len(found) == 1, [f.code for f in outcome.findings]
+    return found[0]
+
+
+def _verdict(outcome: Outcome, code: str) -> str:
+    (judged,) = [judged for judged in outcome.judged if judged.code == code]
+    return judged.verdict
+
+
+def _kernel(start: int, dur: int, op_type: str, **more: object) -> dict[str, object]:
+    return {
+        "start_ns": start,
+        "dur_ns": dur,
+        "name": f"aclnn_{op_type}",
+        "op_type": op_type,
+        "core": "AIV",
+        "stream": 2,
+    } | more
+
+
+def test_tables_sort_by_time_and_add_up(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[
+            _kernel(0, 30, "Relu"),
+            _kernel(50, 10, "Add"),
+            _kernel(70, 50, "Add"),
+            _kernel(200, 10, "Add", core="MIX_AIV"),
+        ],
+    )
+
+    outcome = operators.run_on_trace(trace)
+
+    types = _table(outcome, "op-types")
+    assert types.column("op_type") == ("Add", "Relu", "Add")
+    assert types.column("core") == ("AIV", "AIV", "MIX_AIV")
+    assert types.column("count") == (2, 1, 1)
+    assert types.column("total_ns") == (60, 30, 10)
+    assert types.column("cumulative_ratio") == (0.6, 0.9, 1.0)
+    assert types.column("mean_ns")[0] == 30
+    top = _table(outcome, "top-kernels")
+    assert top.column("start_ns")[0] == 70  # the longest Add
+    assert top.column("max_ns")[0] == 50
+    assert _table(outcome, "core-types").column("total_ns") == (90, 10)
+
+
+def test_shares_are_unions_of_the_step_and_never_above_it(make_trace: Make) -> None:
+    # Four streams convert at once for the whole step: 400 % of kernel time would be wrong, 100 % is right.
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[_kernel(0, 1_000_000, "TransData", stream=stream) for stream in range(4)],
+    )
+
+    finding = _finding(operators.run_on_trace(trace), "C-09")
+
+    assert finding.share_ratio == 1.0
+    assert finding.bound_speedup is None
+    assert finding.ranks == (3,)
+
+
+@pytest.mark.parametrize(("dur", "verdict"), [(2_900, "clean"), (3_100, "found")])
+def test_format_conversions_are_found_from_three_percent_of_kernel_time(
+    make_trace: Make, dur: int, verdict: str
+) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 200_000}],
+        kernels=[_kernel(0, dur, "TransData"), _kernel(5_000, 100_000 - dur, "Relu")],
+    )
+
+    assert _verdict(operators.run_on_trace(trace), "C-09") == verdict
+
+
+def test_ai_cpu_kernels_above_twenty_microseconds_are_found(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[
+            _kernel(0, 50_000, "NonZero", core="AICPU", input_dtypes="INT64"),
+            _kernel(60_000, 19_000, "Index", core="AICPU"),
+            _kernel(100_000, 50_000, "Relu"),
+        ],
+    )
+
+    outcome = operators.run_on_trace(trace)
+
+    finding = _finding(outcome, "C-07")
+    assert finding.share_ratio == 0.05  # only the 50 us kernel
+    assert "NonZero" in finding.title.en
+    assert "Index" not in finding.title.en
+    assert {e.start_ns for e in finding.evidence} >= {0}
+    assert any(e.value == "INT64" for e in finding.evidence)
+
+
+def test_casts_and_layout_copies_are_two_findings(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[
+            _kernel(0, 100_000, "Cast"),
+            _kernel(100_000, 30_000, "Transpose"),
+            _kernel(130_000, 30_000, "TensorMove"),
+            _kernel(200_000, 500_000, "Relu"),
+        ],
+    )
+
+    outcome = operators.run_on_trace(trace)
+
+    assert _finding(outcome, "C-10", "cast").share_ratio == 0.1
+    assert _finding(outcome, "C-10", "layout").share_ratio == 0.06
+    assert _verdict(outcome, "C-10") == "found"
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "hf32", "verdict"),
+    [
+        ("FLOAT;FLOAT", "NO", "found"),
+        ("FLOAT;FLOAT", None, "found"),  # databases do not hold the column
+        ("FLOAT;FLOAT", "YES", "clean"),
+        ("DT_BF16;DT_BF16", "NO", "clean"),
+        (None, None, "not_judged"),
+    ],
+)
+def test_full_fp32_products_count_three_quarters(
+    make_trace: Make, dtypes: str | None, hf32: str | None, verdict: str
+) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[_kernel(0, 400_000, "MatMulV3", core="AIC", input_dtypes=dtypes, hf32_eligible=hf32)],
+    )
+
+    outcome = operators.run_on_trace(trace)
+
+    assert _verdict(outcome, "C-11") == verdict
+    if verdict == "found":
+        assert _finding(outcome, "C-11").share_ratio == pytest.approx(0.4 * 0.75)
+
+
+def test_gpu_products_without_tf32_are_told_by_their_name(make_trace: Make) -> None:
+    gemm = {"dur_ns": 400_000, "core": "SM", "stream": 7}
+    trace = make_trace(
+        meta=GPU,
+        steps=STEP,
+        kernels=[
+            gemm | {"start_ns": 0, "name": "ampere_sgemm_128x64_tn"},
+            gemm | {"start_ns": 500_000, "name": "cutlass_80_tensorop_s1688gemm_256x64_16x4_tn_align1"},
+        ],
+    )
+
+    finding = _finding(operators.run_on_trace(trace), "C-11")
+
+    # A100: fp32 19.5 against TF32 156 TFLOPS.
+    assert finding.share_ratio == pytest.approx(0.4 * (1 - 19.5 / 156))
+
+
+def test_an_unfused_sequence_gains_all_but_its_longest_kernel(make_trace: Make) -> None:
+    layer = [("BatchMatMul", 40_000), ("Muls", 10_000), ("SoftmaxV2", 20_000), ("BatchMatMul", 30_000)]
+    rows = []
+    for start in (0, 500_000):
+        at = start
+        for op_type, dur in layer:
+            rows.append(_kernel(at, dur, op_type))
+            at += dur
+    trace = make_trace(meta=NPU, steps=STEP, kernels=rows)
+
+    outcome = operators.run_on_trace(trace)
+
+    finding = _finding(outcome, "C-12")
+    assert finding.share_ratio == pytest.approx(0.2 * 60 / 100)  # 100 us per layer, 40 us of it stays
+    assert finding.evidence[0].value == 2
+    assert _verdict(outcome, "C-12") == "found"
+    assert _verdict(outcome, "C-13") == "clean"
+
+
+def test_one_sequence_alone_is_no_layer(make_trace: Make) -> None:
+    trace = make_trace(meta=NPU, steps=STEP, kernels=[_kernel(0, 300_000, "Swish"), _kernel(300_000, 300_000, "Mul")])
+
+    assert _verdict(operators.run_on_trace(trace), "C-13") == "clean"
+
+
+def test_blocks_that_do_not_fill_the_last_wave_are_weighted_by_their_loss(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[
+            _kernel(0, 100_000, "MatMulV3", core="AIC", block_num=16),  # 16 of 20: a fifth idle
+            _kernel(100_000, 100_000, "FlashAttentionScore", core="MIX_AIC", block_num=30),  # 2 waves of 20: a quarter
+            _kernel(200_000, 100_000, "Add", block_num=40),  # full
+            _kernel(300_000, 1_000, "Add", block_num=1),  # too short to matter
+        ],
+    )
+
+    finding = _finding(operators.run_on_trace(trace), "C-04")
+
+    assert finding.share_ratio == pytest.approx(0.2 * (0.2 + 0.25) / 2)
+
+
+def test_without_core_counts_blocks_are_not_judged(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=Meta(device=Device(kind="npu")),
+        steps=STEP,
+        kernels=[_kernel(0, 100_000, "MatMulV3", core="AIC", block_num=16)],
+    )
+
+    assert _verdict(operators.run_on_trace(trace), "C-04") == "not_judged"
+
+
+def test_level0_is_not_a_clean_bill(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=NPU, steps=STEP, kernels=[{"start_ns": 0, "dur_ns": 10, "name": "aclnnMatmul_MatMulCommon_MatMulV2"}]
+    )
+
+    outcome = operators.run_on_trace(trace)
+
+    assert {judged.code: judged.verdict for judged in outcome.judged if judged.verdict == "not_judged"} == {
+        "C-04": "not_judged", "C-07": "not_judged", "C-11": "not_judged",
+    }  # fmt: skip
+    assert all(
+        "Level1" in judged.reason.en for judged in outcome.judged if judged.verdict == "not_judged" and judged.reason
+    )
+
+
+def test_rows_of_the_npu_are_not_judged_on_a_gpu(make_trace: Make) -> None:
+    trace = make_trace(meta=GPU, steps=STEP, kernels=[{"start_ns": 0, "dur_ns": 10, "name": "relu", "core": "SM"}])
+
+    assert {judged.code for judged in operators.run_on_trace(trace).judged} == {"C-09", "C-10", "C-11", "C-12", "C-13"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "top"),
+    [
+        (
+            "text/level1/rank0",
+            {"AIC": (23, 2805.855), "AIV": (149, 5823.400), "MIX_AIV": (13, 238.962), "DSA": (2, 5.520)},
+            {
+                "ForeachAddList": (3, 1959.079),
+                "TransData": (57, 1423.202),
+                "MatMulV2": (8, 921.498),
+                "Conv2D": (5, 723.434),
+            },
+        ),
+        (
+            "text/level2/rank1",
+            {"AIC": (23, 2859.338), "AIV": (149, 5810.736), "MIX_AIV": (13, 226.742), "DSA": (2, 5.460)},
+            {
+                "ForeachAddList": (3, 1949.120),
+                "TransData": (57, 1418.641),
+                "MatMulV2": (8, 958.439),
+                "Conv2D": (5, 722.194),
+            },
+        ),
+        (
+            "qwen3-0.6b-pp2-dp2-level2/rank_2",
+            {"AIC": (340, 84415.56), "AIV": (1961, 168357.62), "MIX_AIC": (58, 124287.36), "MIX_AIV": (205, 23387.72)},
+            {"FlashAttentionScoreGrad": (28, 62998.88), "Cast": (302, 26745.14), "FlashAttentionScore": (28, 24469.86)},
+        ),
+    ],
+)
+def test_sums_agree_with_the_reference(
+    traces: Path, name: str, cores: dict[str, tuple[int, float]], top: dict[str, tuple[int, float]]
+) -> None:
+    (trace,) = pipeline.load(traces / "ascend-pytorch" / f"{name}_ascend_pt").traces
+
+    outcome = operators.run_on_trace(trace)
+
+    for table, key, expected in (("core-types", "core", cores), ("op-types", "op_type", top)):
+        shown = _table(outcome, table)
+        seen = {
+            label: (count, total)
+            for label, count, total in zip(*(shown.column(c) for c in (key, "count", "total_ns")), strict=True)
+        }
+        for label, (count, total_us) in expected.items():
+            assert seen[label] == (count, round(total_us * 1000)), label
+
+
+def test_alexnet_findings_are_the_known_ones(traces: Path) -> None:
+    (trace,) = pipeline.load(traces / "ascend-pytorch/text/level1/rank0_ascend_pt").traces
+
+    outcome = operators.run_on_trace(trace)
+
+    codes = {finding.code for finding in outcome.findings}
+    assert {"C-09", "C-11"} <= codes
+    # No finding about fused operators in a net without attention or RMSNorm.
+    assert not codes & {"C-12", "C-13"}
+    assert all(f.share_ratio is not None and f.share_ratio < 0.02 for f in outcome.findings)  # computing is 6.5 %
+
+
+def test_an_llm_with_separate_kernels_shows_its_sequences(traces: Path) -> None:
+    (trace,) = pipeline.load(traces / "kineto/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz").traces
+
+    outcome = operators.run_on_trace(trace)
+
+    assert {f.subject for f in outcome.findings if f.code == "C-13"} == {"rms-norm", "rotary", "swiglu"}
+    # Attention is fused there (flash_fwd_kernel).
+    assert _verdict(outcome, "C-12") == "clean"
