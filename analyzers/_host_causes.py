@@ -37,7 +37,7 @@ def span_words(span: Span) -> Words:
     if span.steps > 1:
         return Words(f"the {length} step (average of {span.steps})", f"平均单步 {length}（共 {span.steps} 步）")
     if span.step_ids == (None,):
-        return Words(f"the {length} capture", f"{length} 的采集区间")
+        return Words(f"the {length} capture (no steps marked)", f"{length} 的采集区间（无 step 标记）")
     return Words(f"the {length} step", f"单步 {length}")
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._communication import exported_split
 from ascend_perf.analyzers._steps import StepWindows, step_windows
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Words
@@ -61,7 +62,9 @@ CAUSES: Final[dict[Cause, Words]] = {
     Cause.LAUNCH: Words("launching and other device calls", "下发及其他设备 API 调用"),
     Cause.OP: Words("dispatching framework operators", "框架算子下发"),
     Cause.PYTHON: Words("Python or user code", "Python 或用户代码"),
-    Cause.NOTHING: Words("nothing that the profile records", "profile 未记录的活动"),
+    Cause.NOTHING: Words(
+        "nothing that the profile records (Python code, or waiting)", "profile 未记录的活动（Python 代码或等待）"
+    ),
     Cause.DEVICE: Words("the next task was launched already", "下一个任务已下发（等待依赖或下发时延）"),
 }
 """How texts name a cause."""
@@ -170,7 +173,7 @@ class Idle:
 
 
 def idle_of(trace: Trace) -> Idle | None:
-    """The idle gaps of a rank, None when no device task lies in a step.
+    """The idle gaps of a rank, None when no device task lies in a step, or when its kernels are not in the data.
 
     Reads:
         kernels, comm_ops, copies: start_ns, dur_ns, launch_start_ns, launch_end_ns; runtime_calls, host_ops,
@@ -181,6 +184,9 @@ def idle_of(trace: Trace) -> Idle | None:
     """
     windows = step_windows(trace)
     tasks = _device_tasks(trace)
+    exported = exported_split(trace)
+    if not trace.has(KERNELS) and exported is not None and exported.computing_ns:
+        return None  # the rank did compute: gaps between its collectives are no idle time
     if not len(windows) or not len(tasks[0]):
         return None
     span = device_span(windows)

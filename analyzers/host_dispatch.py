@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._communication import exported_split
 from ascend_perf.analyzers._host_causes import (
     MIN_SHARE_RATIO,
     Verdict,
@@ -29,7 +30,7 @@ from ascend_perf.analyzers._idle import (
 from ascend_perf.analyzers._idle_tables import api_table, gap_tables, host_activity, launch_table
 from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._step_words import per_step, share_of
+from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import step_windows
 from ascend_perf.model.finding import Evidence, Judged, Metric, Result, ResultTable, Severity, Words
 from ascend_perf.model.table import NULL, Bools, Table
@@ -70,7 +71,7 @@ def host_dispatch(trace: Trace) -> Result:
     windows = step_windows(trace)
     idle = idle_of(trace)
     has_host = trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS)
-    if not len(windows) or (idle is None and not has_host):
+    if not len(windows) or (idle is None and not has_host and exported_split(trace) is None):
         raise NoData(Words("no device activity and no host activity in the trace", "数据中既无设备活动也无主机活动"))
     span = host_span(trace, windows)
     launches = launches_of(trace)
@@ -103,8 +104,7 @@ def host_dispatch(trace: Trace) -> Result:
 def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]) -> Verdict:
     """H-01: idle time that no more specific row explains."""
     if idle is None:
-        reason = Words("no device activity in the trace", "数据中没有设备活动")
-        return None, Judged(code="H-01", verdict="not_judged", reason=reason)
+        return _exported_free(trace)
     span = idle.span
     total = intervals.total(idle.gaps)
     taken = {code: idle.cause_ns(cause) for code, cause in _CLAIMED.items() if code in claimed}
@@ -125,7 +125,7 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
     left = {cause: idle.cause_ns(cause) for cause in Cause if _row_of(cause) not in claimed}
     causes = sorted((cause for cause in left if left[cause]), key=lambda cause: -left[cause])
     main = causes[0]
-    step = span_words(span)
+    step, chief = span_words(span), _chief(idle, main)
     beside = (
         ("", "")
         if not taken
@@ -160,8 +160,8 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
     found = finding(
         "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free", evidence=evidence,
         title=Words(
-            f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{_main_en(main)}",
-            f"{step.zh} 中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{_main_zh(main)}",
+            f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{chief.en}".strip(),
+            f"{step.zh} 中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{chief.zh}".strip(),
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
         formula="(idle time of the device - idle time that other rows explain) / length of the steps",
@@ -170,16 +170,52 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
     return found, Judged(code="H-01", verdict="found")
 
 
-def _main_en(main: Cause) -> str:
-    if main is Cause.NOTHING:
-        return ""
+def _exported_free(trace: Trace) -> Verdict:
+    """H-01 from the exporter's own Free, for a rank whose kernels are not in the data."""
+    split = exported_split(trace)
+    if split is None or not split.step_ns:
+        reason = Words("no device activity in the trace", "数据中没有设备活动")
+        return None, Judged(code="H-01", verdict="not_judged", reason=reason)
+    share = share_of(split, split.free_ns)
+    if share < MIN_SHARE_RATIO:
+        return None, Judged(code="H-01", verdict="clean")
+    step = step_words(split)
+    found = finding(
+        "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free",
+        title=Words(
+            f"The device idles {per_step(split, split.free_ns)} of {step.en} ({format_ratio(share)})",
+            f"{step.zh}设备空闲 {per_step(split, split.free_ns)}（{format_ratio(share)}）",
+        ),
+        evidence=[
+            Evidence(
+                name=Words("Free, per step", "空闲（Free，每步）"),
+                value=split.free_ns / max(1, split.steps),
+                unit="ns",
+                where="exported_steps.free_ns: the exporter's step_trace_time",
+            )
+        ],
+        vendor=trace.meta.device.kind, formula="Free / (Computing + Communication(Not Overlapped) + Free)",
+        severity=Severity.MEDIUM if share <= MAX_FREE_RATIO else None,
+        cause=Words(
+            f"Only the exporter's sums of this rank are in the data: {no_calls(trace).en}.",
+            f"数据中只有该卡的导出汇总：{no_calls(trace).zh}。",
+        ),
+    )  # fmt: skip
+    return found, Judged(code="H-01", verdict="found")
+
+
+def _chief(idle: Idle, main: Cause) -> Words:
+    """What the largest part of the idle time goes to, as the end of a title."""
+    if not idle.has_host:
+        return Words(" ", " ")
     if main is Cause.DEVICE:
-        return "; for most of it the next task was launched already"
-    return f"; the largest part while the host is in: {CAUSES[main].en}"
-
-
-def _main_zh(main: Cause) -> str:
-    return "" if main is Cause.NOTHING else f"；占比最大的部分：{CAUSES[main].zh}"
+        return Words("; for most of it the next task was launched already", f"；占比最大的部分：{CAUSES[main].zh}")
+    if main is Cause.NOTHING:
+        return Words(
+            "; for most of it the profile records no host event (Python code, or waiting)",
+            f"；占比最大的部分：{CAUSES[main].zh}",
+        )
+    return Words(f"; the largest part while the host is in: {CAUSES[main].en}", f"；占比最大的部分：{CAUSES[main].zh}")
 
 
 def _row_of(cause: Cause) -> str:
@@ -200,8 +236,8 @@ def _free_cause(trace: Trace, idle: Idle, main: Cause) -> Words | None:
     ]
     if not idle.has_host:
         base = Words(
-            "The profile holds no host activity, so it cannot be told what the host did. " + no_calls(trace).en + ".",
-            "profile 中没有主机活动，无法判断主机在做什么。" + no_calls(trace).zh + "。",
+            f"It cannot be told what the host did: {no_calls(trace).en}.",
+            f"无法判断主机在做什么：{no_calls(trace).zh}。",
         )
     elif main is Cause.DEVICE:
         base = Words(

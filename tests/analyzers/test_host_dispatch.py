@@ -239,7 +239,24 @@ def test_what_cannot_be_judged_names_the_option_that_would_collect_it(make_trace
         assert judged.reason is not None and "ProfilerLevel.Level1" in judged.reason.en
     found = of(outcome, "H-01")
     assert found.share_ratio == 0.5
-    assert "holds no host activity" in found.cause.en
+    assert "cannot be told what the host did" in found.cause.en
+
+
+def test_a_rank_of_which_only_the_exporters_sums_are_there_takes_its_free_time(make_trace: MakeTrace) -> None:
+    # Gaps between collectives are computing that the data does not hold.
+    trace = make_trace(
+        meta=NPU,
+        exported_steps=[{"step_id": 1, "computing_ns": 600, "communication_not_overlapped_ns": 200, "free_ns": 200}],
+        comm_ops=[
+            {"start_ns": 0, "dur_ns": 200, "name": "c", "step_id": 1},
+            {"start_ns": 900, "dur_ns": 9, "name": "c"},
+        ],
+    )
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    assert of(outcome, "H-01").share_ratio == 0.2
+    assert "idle-gaps" not in {table.name for table in outcome.tables}
 
 
 def test_the_profilers_own_cost_is_mentioned(make_trace: MakeTrace) -> None:
