@@ -21,6 +21,9 @@ Z_FACTOR: Final = 0.6745
 MIN_DEVIATION_RATIO: Final = 0.05
 """A rank within 5 % of the median is never marked, however small the spread. Source: N-05."""
 
+MIN_IDLE_RATIO: Final = 0.005
+"""Causes of idle time below this share of the step are shown together. Status: assumed."""
+
 _SECTION: Final[dict[Kind, str]] = {
     "computing": "operators",
     "wait": "communication",
@@ -68,8 +71,45 @@ class Bar:
 def bars(payload: Payload) -> tuple[Bar, ...]:
     """A bar per rank whose step is known, from the table `step-bar`, else from the step figures."""
     by_rank = {rank: bar for rank, table in payload.tables("step-bar") if (bar := _from_table(rank, table))}
+    causes = {rank: _causes(table) for rank, table in payload.tables("idle-causes")}
     made = [by_rank.get(rank.rank) or _from_steps(rank) for rank in payload.ranks]
-    return _marked([bar for bar in made if bar is not None])
+    return _marked([_split_idle(bar, causes.get(bar.rank, {})) for bar in made if bar is not None])
+
+
+def _causes(table: ResultTable) -> dict[str, float]:
+    """Idle time by cause, largest first."""
+    try:
+        names, times = table.column("cause"), table.column("total_ns")
+    except KeyError:
+        return {}
+    known = {str(name): float(time) for name, time in zip(names, times, strict=True) if isinstance(time, int | float)}
+    return dict(sorted(((n, t) for n, t in known.items() if t > 0), key=lambda item: -item[1]))
+
+
+def _split_idle(bar: Bar, causes: dict[str, float]) -> Bar:
+    """The bar with its idle time split by what the host did meanwhile.
+
+    The causes are counted over all steps and the bar shows one, so their proportions are used; the sum stays exact.
+    """
+    idle = next((part for part in bar.parts if part.key == "free"), None)
+    whole = sum(causes.values())
+    if idle is None or whole <= 0:
+        return bar
+    shown = [name for name in causes if causes[name] / whole * idle.time_ns >= MIN_IDLE_RATIO * bar.total_ns]
+    if not shown:
+        return bar
+    parts = [
+        Part(
+            key=f"free/{name}", label=words("bar.idle_cause", cause=phrase(name, "cause")), kind="idle",
+            time_ns=idle.time_ns * causes[name] / whole,
+        )
+        for name in shown
+    ]  # fmt: skip
+    rest = idle.time_ns - sum(part.time_ns for part in parts)
+    if rest > 0:
+        parts.append(Part(key="free/rest", label=words("bar.idle_rest"), kind="idle", time_ns=rest))
+    at = bar.parts.index(idle)
+    return replace(bar, parts=(*bar.parts[:at], *parts, *bar.parts[at + 1 :]))
 
 
 def kind_of(component: str) -> Kind:
@@ -93,7 +133,7 @@ def _from_table(rank: int | None, table: ResultTable) -> Bar | None:
     for name, time in zip(names, times, strict=True):
         known = finite(time) if isinstance(time, int | float) else None
         if isinstance(name, str) and known is not None and known > 0:
-            parts.append(Part(key=name, label=phrase(name), kind=kind_of(name), time_ns=known))
+            parts.append(Part(key=name, label=phrase(name, "component"), kind=kind_of(name), time_ns=known))
     order: tuple[Kind, ...] = ("computing", "transfer", "wait", "copy", "host", "idle", "other")
     parts.sort(key=lambda part: order.index(part.kind))
     return Bar(rank=rank, parts=tuple(parts)) if parts else None

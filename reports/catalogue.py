@@ -35,9 +35,29 @@ def words(key: str, /, **values: object) -> Words:
     return Words(_filled("en", key, values), _filled("zh", key, values))
 
 
-def phrase(text: str) -> Words:
-    """A fixed phrase of the tool (component, drop reason) as readers see it; unknown text stays as it is."""
-    return phrases().get(text) or Words(text or "—", text or "—")
+def phrase(text: str, column: str = "") -> Words:
+    """A fixed phrase of the tool (component, drop reason) as readers see it; unknown text stays as it is.
+
+    Args:
+        text: the cell.
+        column: name of its column, which can give a phrase a meaning of its own.
+    """
+    known = phrases()
+    for name in (f"{column}/{text}", text):
+        if found := known.get(name):
+            return found
+        for head, tail, words_of in _patterns():
+            if name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail):
+                part = name[len(head) : len(name) - len(tail)]
+                return Words(words_of.en.replace("*", part), words_of.zh.replace("*", part))
+    return Words(text or "—", text or "—")
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[tuple[str, str, Words], ...]:
+    """Phrases with a `*`: what stands before it, what stands behind it, and the words."""
+    starred = [(name.split("*"), both) for name, both in phrases().items() if "*" in name]
+    return tuple((head, tail, both) for (head, tail), both in starred)
 
 
 def _filled(lang: Lang, key: str, values: Mapping[str, object]) -> str:

@@ -32,10 +32,15 @@ TIMELINES: Final = 4
 
 SAFE_INTEGER: Final = 2**53 - 1
 
-_CLOCK_COLUMNS: Final = frozenset({("memory-timeline", "time_ns"), ("memory-peaks", "time_ns")})
-"""Columns on the trace's clock that are not called `start_ns` or `end_ns`."""
+_CLOCK_COLUMNS: Final = frozenset({"end_ns", "peak_at_ns", "alloc_ns"})
+"""Columns on the trace's clock, beside those that end in `start_ns` and the time of `memory-timeline`."""
 
-_PHRASE_COLUMNS: Final = frozenset({"component", "cause", "kind", "quantity", "source", "stage", "status", "bound"})
+_PHRASE_COLUMNS: Final = frozenset(
+    {
+        "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
+        "lane",
+    }
+)  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
 
 
@@ -61,7 +66,8 @@ def page(payload: Payload) -> dict[str, Json]:
         "ranks": [rank.rank for rank in payload.ranks],
         "focus": _focus(payload),
         "findings": [
-            _finding(finding, origins, gain(finding, span.middle if span else None)) for finding in payload.findings
+            _finding(finding, payload, origins, gain(finding, span.middle if span else None))
+            for finding in payload.findings
         ],
         "rules": {code: pair(title) for code, title in payload.rules.items()},
         "judged": [
@@ -119,10 +125,8 @@ def _focus(payload: Payload) -> int | None:
     return seen[0] if seen else None
 
 
-def _finding(finding: Finding, origins: Mapping[int | None, int | None], bound: Words | None) -> Json:
-    known: list[int | None] = [*finding.affected_ranks, *finding.ranks]
-    about = [rank for rank in known if origins.get(rank) is not None]
-    home = about[0] if about else next((rank for rank, origin in origins.items() if origin is not None), None)
+def _finding(finding: Finding, payload: Payload, origins: Mapping[int | None, int | None], bound: Words | None) -> Json:
+    home, bands = _times(finding, payload, origins)
     return {
         "code": finding.code,
         "section": section_of(finding.analyzer),
@@ -141,11 +145,37 @@ def _finding(finding: Finding, origins: Mapping[int | None, int | None], bound: 
         "source": safe(finding.source),
         "bands": [
             {"rank": rank, "start": start - origin, "end": end - origin}
-            for rank in (about or [home])
+            for rank, windows in bands
             if (origin := origins.get(rank)) is not None
-            for start, end in finding.bands
+            for start, end in windows
         ],
     }
+
+
+_Bands = tuple[tuple[int, int], ...]
+
+
+def _times(
+    finding: Finding, payload: Payload, origins: Mapping[int | None, int | None]
+) -> tuple[int | None, list[tuple[int | None, _Bands]]]:
+    """The rank whose clock the evidence is on, and the windows of each rank.
+
+    A finding that was merged over ranks keeps the evidence of one of them; the windows of each lie in its outcome.
+    """
+    same = [
+        (outcome, found)
+        for outcome in payload.outcomes
+        for found in outcome.findings
+        if (found.code, found.subject) == (finding.code, finding.subject)
+    ]
+    own = [(outcome.rank, found) for outcome, found in same if outcome.scope == "rank"]
+    if own:
+        home = next((rank for rank, found in own if found.evidence == finding.evidence), own[0][0])
+        return home, [(rank, found.bands) for rank, found in own]
+    known: list[int | None] = [*finding.affected_ranks, *finding.ranks]
+    about = [rank for rank in known if origins.get(rank) is not None]
+    home = about[0] if about else next((rank for rank, origin in origins.items() if origin is not None), None)
+    return home, [(rank, finding.bands) for rank in about or [home]]
 
 
 def _evidence(item: Evidence, rank: int | None, origin_ns: int | None) -> Json:
@@ -237,7 +267,8 @@ def _packed(
     columns: list[Json] = []
     for i, (column, cells) in enumerate(zip(table.columns, table.data, strict=True)):
         other = cells if twin is None else twin.data[i]
-        is_clock = column.name in ("start_ns", "end_ns") or (table.name, column.name) in _CLOCK_COLUMNS
+        is_clock = column.name.endswith("start_ns") or column.name in _CLOCK_COLUMNS
+        is_clock |= (table.name, column.name) == ("memory-timeline", "time_ns")
         made = _column(column, cells[:rows], other[:rows], origin_ns if is_clock else None)
         made |= {"name": column.name, "title": pair(column.title), "unit": column.unit}
         if is_clock:
@@ -275,7 +306,7 @@ def _column(
 
 def _both(en: str, zh: str, column: str) -> Json:
     if en == zh and column in _PHRASE_COLUMNS:
-        return pair(phrase(en))
+        return pair(phrase(en, column))
     return pair(Words(en or "—", zh or "—"))
 
 

@@ -106,7 +106,7 @@ def _checks(payload: Payload, lang: Lang) -> ResultTable:
                 [
                     verdict.en if lang == "en" else verdict.zh, _in(check.name, lang), _rank(rank.rank),
                     _exact(check.ours), _exact(check.theirs), f"{check.ours - check.theirs:.4g}", check.unit,
-                    _exact(check.tolerance), check.where,
+                    _exact(check.tolerance), _in(check.where, lang),
                 ]
             )  # fmt: skip
     columns: _Columns = (

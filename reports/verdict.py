@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final, Literal
 
 from ascend_perf.model.finding import Finding, Words
+from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
 from ascend_perf.units import Unit, format_quantity, significant
@@ -144,7 +145,7 @@ def facts(payload: Payload) -> tuple[Fact, ...]:
 
     if payload.manifest is not None:
         add("workload", payload.manifest.workload)
-    add("device", _listed(_device(rank.meta.device.name, rank.meta.device.vendor) for rank in payload.ranks))
+    add("device", _listed(_device(rank.meta.device) for rank in payload.ranks))
     add("ranks", _ranks(payload))
     steps = sum(step.span_us is not None for rank in payload.ranks for step in rank.steps)
     ids = sorted({step.step_id for rank in payload.ranks for step in rank.steps if step.step_id is not None})
@@ -158,8 +159,15 @@ def facts(payload: Payload) -> tuple[Fact, ...]:
     return tuple(found)
 
 
-def _device(name: str | None, vendor: str | None) -> str:
-    return name or vendor or ""
+def _device(device: Device) -> str:
+    """Name of the device; what was derived from the counters where the trace does not name it."""
+    known = device.name or device.vendor or ""
+    derived = []
+    if device.cube_cores:
+        derived.append(f"{device.cube_cores} Cube")
+    if device.frequency_hz:
+        derived.append(format_quantity(device.frequency_hz, "hertz"))
+    return f"{known} ({', '.join(derived)})" if known and derived and not device.spec else known
 
 
 def _listed(items: Iterable[str]) -> str:

@@ -121,7 +121,9 @@
 
     function draw(width) {
       const height = Math.round(Math.max(280, Math.min(440, width * 0.5)));
-      const m = { l: 78, r: 14, t: 12, b: 44 };
+      const ylabel = function (p) { return q(Math.pow(10, p), y.unit === "none" ? "flops_per_s" : y.unit); };
+      const widest = Math.max.apply(null, powers(range.y0, range.y1).map(function (p) { return ylabel(p).length; }));
+      const m = { l: 18 + widest * 6, r: 24, t: 12, b: 44 };
       const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.roofline") });
@@ -133,7 +135,7 @@
       powers(range.y0, range.y1).forEach(function (p) {
         const at = py(Math.pow(10, p));
         root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: at, y2: at }),
-          s("text", { class: "tick", x: m.l - 6, y: at + 4, "text-anchor": "end" }, q(Math.pow(10, p), y.unit === "none" ? "flops_per_s" : y.unit)));
+          s("text", { class: "tick", x: m.l - 6, y: at + 4, "text-anchor": "end" }, ylabel(p)));
       });
       root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.intensity")));
       flat.forEach(function (l) {
@@ -251,7 +253,7 @@
         cross.setAttribute("x1", px(when));
         cross.setAttribute("x2", px(when));
         cross.setAttribute("visibility", "visible");
-        AP.tip(["+" + q(Math.round(when), "ns")].concat(list.map(function (l) { return title(l) + ": " + q(at(l, when), "bytes"); })), e.clientX, e.clientY);
+        AP.tip([AP.format.offset(when)].concat(list.map(function (l) { return title(l) + ": " + q(at(l, when), "bytes"); })), e.clientX, e.clientY);
       });
       root.addEventListener("pointerleave", function () {
         cross.setAttribute("visibility", "hidden");
@@ -280,7 +282,8 @@
     const cells = {}, rows = [], columns = [];
     for (let i = 0; i < table.rows; i++) {
       const r = a.get(i), c = b.get(i), v = figure.get(i);
-      if (r === null || c === null || typeof v !== "number") continue;
+      // A rank's copy to itself is no link; its rate would drown the others.
+      if (r === null || c === null || typeof v !== "number" || (options.mean && r === c)) continue;
       rows.push(r);
       columns.push(c);
       const cell = cells[r + "|" + c] = cells[r + "|" + c] || { sum: 0, n: 0 };
@@ -304,13 +307,14 @@
       const size = Math.max(9, Math.min(options.cell || 64, (width - left - 8) / columnKeys.length));
       const high = Math.max(9, Math.min(28, size));
       const labelled = size >= 44;
-      const head = options.slanted && size < 90 ? 84 : 22;
-      const root = s("svg", { width: Math.ceil(left + size * columnKeys.length + (options.slanted ? 60 : 8)), height: head + high * rowKeys.length + 4, role: "img", "aria-label": options.title });
+      const tilted = options.slanted && columnKeys.some(function (c) { return options.column(c).length * (AP.state.lang === "zh" ? 11 : 6.2) > size - 8; });
+      const head = tilted ? 96 : 22;
+      const root = s("svg", { width: Math.ceil(left + size * columnKeys.length + (tilted ? 80 : 8)), height: head + high * rowKeys.length + 4, role: "img", "aria-label": options.title });
       const every = function (n, room) { return Math.max(1, Math.ceil(room / n)); };
       columnKeys.forEach(function (c, j) {
         if (j % every(size, 22)) return;
         const cx = left + size * (j + 0.5);
-        root.append(s("text", options.slanted && size < 90
+        root.append(s("text", tilted
           ? { class: "tick", transform: "translate(" + cx + " " + (head - 6) + ") rotate(-40)" }
           : { class: "tick", x: cx, y: head - 7, "text-anchor": "middle" }, options.column ? options.column(c) : c));
       });

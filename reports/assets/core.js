@@ -45,7 +45,7 @@ const AP = {};
 
   /** A figure and its unit stay on one line. */
   AP.glued = function (text) {
-    return text.replace(/(\d) (?=(?:%|[kMGT]?i?B(?:\/s)?|[mun]?s|[TGM]?FLOPS?|[MG]?Hz|W|°C)(?![A-Za-z]))/g, "$1\u00a0");
+    return text.replace(/\u2009/g, "\u202f").replace(/(\d) (?=(?:%|[kMGT]?i?B(?:\/s)?|[mun]?s|[TGM]?FLOPS?|[MG]?Hz|W|°C)(?![A-Za-z]))/g, "$1\u00a0");
   };
 
   function fill(node, props, children) {

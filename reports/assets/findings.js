@@ -37,8 +37,8 @@
               ? h("button", {
                 type: "button", class: "link", title: AP.t("ui.show_in_timeline"),
                 on: { click: function () { AP.goTimeline(item.rank, item.at, item.at); } },
-              }, "+" + AP.format.quantity(item.at, "ns"))
-              : "+" + AP.format.quantity(item.at, "ns")));
+              }, AP.format.offset(item.at))
+              : AP.format.offset(item.at)));
         }))));
   }
 

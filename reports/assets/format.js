@@ -90,7 +90,7 @@
       let plain = 0;
       for (let row = 0; row < rows; row++) {
         const value = reader.get(row);
-        if (value !== null && !/^[-+]?[\d.]+(e[-+]?\d+)?$/i.test(value)) return { unit: "", figures: false, text: function (v) { return other(v) || String(v); } };
+        if (value !== null && !/^[-+]?[\d.]{1,15}(e[-+]?\d+)?$/i.test(value)) return { unit: "", figures: false, text: function (v) { return other(v) || String(v); } };
         if (value !== null) plain++;
       }
       return { unit: "", figures: plain > 0, text: function (v) { return other(v) || String(v); } };
@@ -127,5 +127,12 @@
     };
   }
 
-  AP.format = { significant: significant, quantity: quantity, percent: percent, columnStyle: columnStyle, scaleOf: scaleOf };
+  /** A time from the start of the step, with its sign. */
+  function offset(ns) {
+    return (ns < 0 ? "−" : "+") + quantity(Math.abs(Math.round(ns)), "ns");
+  }
+
+  AP.format = {
+    offset: offset,
+    significant: significant, quantity: quantity, percent: percent, columnStyle: columnStyle, scaleOf: scaleOf };
 })();

@@ -5,7 +5,9 @@
   const app = document.getElementById("app");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-  function applyTheme(printing) {
+  let printing = false;
+
+  function applyTheme() {
     const chosen = AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme;
     root.setAttribute("data-theme", printing ? "light" : chosen);
     AP.redrawTimeline();
@@ -29,7 +31,7 @@
           app.querySelector("[data-value='" + lang + "']").focus({ preventScroll: true });
         }),
         h("label", { class: "theme" }, h("span", { class: "off" }, AP.t("ui.theme")),
-          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(false); } } },
+          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(); } } },
             ["auto", "light", "dark"].map(function (t) { return h("option", { value: t, selected: t === AP.state.theme }, AP.t("ui.theme_" + t)); })))));
   }
 
@@ -106,7 +108,7 @@
           AP.data.sections.map(AP.sectionView))));
     window.scrollTo(0, y);
     setTimeout(function () { app.style.minHeight = ""; }, 400);
-    applyTheme(false);
+    applyTheme();
     watch();
   };
 
@@ -148,15 +150,17 @@
     folded = Array.from(document.querySelectorAll("details:not([open])"));
     folded.forEach(function (d) { d.open = true; });
     document.querySelectorAll("figure.table").forEach(function (f) { f.unfold(); });
-    applyTheme(true);
+    printing = true;
+    applyTheme();
   });
   window.addEventListener("afterprint", function () {
+    printing = false;
     (folded || []).forEach(function (d) { d.open = false; });
     folded = null;
     document.querySelectorAll("figure.table").forEach(function (f) { f.fold(); });
-    applyTheme(false);
+    applyTheme();
   });
-  dark.addEventListener("change", function () { applyTheme(false); });
+  dark.addEventListener("change", function () { applyTheme(); });
   window.addEventListener("hashchange", follow);
   window.addEventListener("scroll", function () { AP.tip(null); }, { passive: true });
   window.addEventListener("keydown", function (e) { if (e.key === "Escape") AP.tip(null); });

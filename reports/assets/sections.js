@@ -29,7 +29,7 @@
   };
 
   // Drawn as charts alone; their rows say nothing beside the picture.
-  const NOT_AS_TABLE = ["timeline", "memory-timeline"];
+  const NOT_AS_TABLE = ["timeline", "timeline-window", "memory-timeline"];
 
   /** Roofs hold two quantities in one column; the table shows each with its own unit. */
   function shown(table) {
@@ -143,6 +143,7 @@
       tables.map(function (t) {
         return AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
       }),
+      section.standing === "clean" && !tables.length && !drawn ? h("p", { class: "muted" }, AP.t("ui.nothing_to_report")) : null,
       cuts(section),
       section.key === "method" ? method() : null);
   };

@@ -103,7 +103,7 @@
             draw();
           },
         },
-      }, label, h("span", { class: "arrow", "aria-hidden": "true" }));
+      }, h("span", { class: "head-text" }, label), h("span", { class: "arrow", "aria-hidden": "true" }));
       return h("th", { scope: "col", class: c.style.figures ? "figure" : null }, button);
     });
 
@@ -171,7 +171,7 @@
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
         h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body)),
       h("div", { class: "table-foot" }, count, more),
-      absent.length ? h("p", { class: "note" }, AP.t("ui.not_in_data") + ": " + absent.map(function (c) { return AP.w(c.title); }).join(AP.state.lang === "zh" ? "、" : ", ")) : null);
+      absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + ": " + absent.map(function (c) { return AP.w(c.title); }).join(AP.state.lang === "zh" ? "、" : ", ")) : null);
     // Paper cannot be clicked: all rows within reason are there when printing.
     figure.unfold = function () {
       const before = state.all;

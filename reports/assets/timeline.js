@@ -9,9 +9,12 @@
   const SHORTEST_NS = 50; // narrowest window
   const ORDER = ["host", "computing", "wait", "transfer", "copy", "idle"];
 
-  /** Category of an interval, by its kind (else its lane). */
+  const KINDS = { compute: "computing", communication: "transfer", wait: "wait", copy: "copy", host: "host", sync: "host", dataloader: "host", gc: "host", idle: "idle" };
+
+  /** Category of an interval, by its kind; kinds that we do not know by what they are called. */
   function kindOf(text) {
     const t = text.toLowerCase();
+    if (KINDS[t]) return KINDS[t];
     if (/wait|notify|sync/.test(t) && !/host|runtime|api/.test(t)) return "wait";
     if (/comm|hccl|nccl|rccl|collective|transfer/.test(t)) return "transfer";
     if (/cop(y|ies)|memcpy|memset|h2d|d2h|d2d/.test(t)) return "copy";
@@ -183,7 +186,7 @@
         pen.fillRect(Math.min(drag.x, drag.now), 0, Math.abs(drag.now - drag.x), model.height);
         pen.globalAlpha = 1;
       }
-      said.textContent = AP.t("timeline.window", { from: "+" + q(Math.round(view.from), "ns"), to: "+" + q(Math.round(view.to), "ns") }) + " (" + q(Math.round(view.to - view.from), "ns") + ")";
+      said.textContent = AP.t("timeline.window", { from: AP.format.offset(view.from), to: AP.format.offset(view.to) }) + " (" + q(Math.round(view.to - view.from), "ns") + ")";
     }
 
     function fit(text, room) {
@@ -272,7 +275,7 @@
       }
       const band = x >= left() && bands.filter(function (b) { return ns(x) >= b.s && ns(x) < b.e; })[0];
       const about = band && AP.t("ui.finding_n", { n: band.n }) + ": " + AP.w(band.title);
-      if (pick) AP.tip([pick.item.name || pick.item.raw, q(pick.item.e - pick.item.s, "ns") + " · +" + q(pick.item.s, "ns"), pick.lane.name + (pick.item.raw ? " · " + pick.item.raw : ""), about], clientX, clientY);
+      if (pick) AP.tip([pick.item.name || pick.item.raw, q(pick.item.e - pick.item.s, "ns") + " · " + AP.format.offset(pick.item.s), pick.lane.name + (pick.item.raw ? " · " + pick.item.raw : ""), about], clientX, clientY);
       else AP.tip(about ? [about] : null, clientX, clientY);
     }
 

@@ -297,7 +297,8 @@ FIGURES: list[tuple[float, Unit]] = [
 
 def test_figures_are_written_as_in_python(page: Browser) -> None:
     for value, unit in FIGURES:
-        said = page.run(f"AP.format.quantity({value!r}, {unit!r})").replace("\u00a0", " ")
+        said = page.run(f"AP.format.quantity({value!r}, {unit!r})")
+        said = said.replace("\u00a0", " ").replace("\u202f", "\u2009")  # the page keeps figures on one line
         assert said == format_quantity(value, unit), (value, unit)
 
 
