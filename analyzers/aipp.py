@@ -55,6 +55,8 @@ _PROLOGUE: Final = frozenset(
 _CONV_OPS: Final = re.compile(r"aten::(_?conv(olution|2d|_transpose2d)?$|cudnn_conv|miopen_conv|mkldnn_conv|thnn_conv)")
 _BACKWARD: Final = re.compile(r"backward|autograd::engine", re.IGNORECASE)
 
+_LOADER: Final = "dataloader"
+
 _TAKER_WORDS: Final[dict[Taker, Words]] = {
     "DVPP": Words("DVPP", "DVPP"),
     "AIPP": Words("AIPP", "AIPP"),
@@ -141,7 +143,7 @@ def _host_stages(trace: Trace, windows: StepWindows) -> list[_Stage]:
         rows = (stage.codes == code) & ~is_loader
         stages.append(_host_stage(trace, windows, rows, name, _taker_of(name)))
     if is_loader.any():
-        stages.append(_host_stage(trace, windows, is_loader, "dataloader", "not known"))
+        stages.append(_host_stage(trace, windows, is_loader, _LOADER, "not known"))
     return [item for item in stages if item.count]
 
 
@@ -201,9 +203,9 @@ def _result(trace: Trace, windows: StepWindows, whole: int, stages: list[_Stage]
     takeable = [unions for stage, unions in zip(stages, exposed, strict=True) if stage.taker in ("DVPP", "AIPP")]
     share_all = _share(exposed, whole)
     share = _share(takeable, whole)
-    host_share = _share(
-        [u for s, u in zip(stages, exposed, strict=True) if s.where == "host" and s.taker != "none"], whole
-    )
+    # What a data loader does inside is not told: its waiting is row D-01.
+    marked = [u for s, u in zip(stages, exposed, strict=True) if s.where == "host" and s.name != _LOADER]
+    host_share = _share(marked, whole)
     device_share = _share([u for s, u in zip(stages, exposed, strict=True) if s.where == "device"], whole)
     table = _table(stages, exposed, whole, len(windows), share)
     metrics = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from ascend_perf.model.table import Bools, Table, Text
@@ -100,7 +101,7 @@ _GPU: Final = (
     ),
     _rule(KernelClass.FORMAT, "nchwtonhwc|nhwctonchw|tensortransform|batched_transpose"),
     _rule(KernelClass.INDEX, "embedding"),
-    _rule(KernelClass.OPTIMIZER, "multi_tensor_apply|adam|fused_?sgd|lamb(?!da)|optimizer"),
+    _rule(KernelClass.OPTIMIZER, "multi_tensor_apply|adam|fused_?sgd|lamb(stage|_|functor)|optimizer"),
     _rule(KernelClass.QUANT, "(?<!norm_)quantiz|dynamic_.*quant|per_token_quant|dequant"),
     _rule(
         KernelClass.MATMUL,
@@ -138,11 +139,17 @@ _GPU: Final = (
 )
 
 
+MAX_NAME: Final = 512
+"""Names are looked at up to here: template arguments of a kernel can run to many thousand characters."""
+
+
+@lru_cache(maxsize=8192)
 def ascend_class(op_type: str) -> KernelClass:
     """Class of an Ascend op type such as `MatMulV3` or `FlashAttentionScoreGrad`."""
     return _first(_ASCEND, op_type)
 
 
+@lru_cache(maxsize=8192)
 def gpu_class(name: str) -> KernelClass:
     """Class of a CUDA, ROCm or Triton kernel by its name, mangled or not."""
     return _first(_GPU, name)
@@ -157,7 +164,11 @@ def kernel_classes(kernels: Table) -> Text:
     """
     core, types, names = kernels.text("core"), kernels.text("op_type"), kernels.text("name")
     is_gpu = core.equals("SM")
+    if is_gpu.all():
+        return names.relabel(lambda value: gpu_class(value).value)
     by_type = types.relabel(lambda value: ascend_class(value).value)
+    if (types.codes >= 0).all() and not is_gpu.any():
+        return by_type
     # Level0 profiles have no op types; the last part of an aclnn name is the type.
     by_name = names.relabel(lambda value: _class_of_name(value).value)
     by_gpu_name = names.relabel(lambda value: gpu_class(value).value) if is_gpu.any() else by_name
@@ -178,6 +189,7 @@ def _class_of_name(name: str) -> KernelClass:
 
 
 def _first(rules: tuple[tuple[KernelClass, re.Pattern[str]], ...], text: str) -> KernelClass:
+    text = text[:MAX_NAME]
     return next((kind for kind, pattern in rules if pattern.search(text)), KernelClass.OTHER)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.model.table import Ints, Table, Text
-from ascend_perf.ops.classify import op_type_of_name
+from ascend_perf.ops.classify import MAX_NAME, op_type_of_name
 
 _SEPARATOR: Final = "|"
 _OTHER: Final = "."
@@ -137,6 +137,7 @@ def _letters(kernels: Table) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
     ]
 
     def letter_of(text: str) -> str:
+        text = text[:MAX_NAME]
         return next((letter for letter, regex in rules if regex.search(text)), _OTHER)
 
     def table(text: Text, typed: bool) -> np.ndarray[tuple[int], np.dtype[np.str_]]:

@@ -115,6 +115,25 @@ def test_text_models_and_training_are_not_asked(
     assert not outcome.tables
 
 
+def test_the_wait_for_a_data_loader_is_no_finding_of_its_own(make_trace: Make) -> None:
+    # What it does inside is not told: that is row D-01.
+    trace = make_trace(
+        meta=CPU,
+        steps=STEPS,
+        host_ops=[CONV],
+        host_events=[
+            {"start_ns": 0, "dur_ns": 1500, "name": "enumerate(DataLoader)#x", "kind": "dataloader", "thread": 1},
+            _range(1500, 100, "preprocess::decode"),
+        ],
+    )
+
+    outcome = aipp.run_on_trace(trace)
+
+    (table,) = outcome.tables
+    assert _by_stage(table, "taken_by") == {"dataloader": "not known", "decode": "DVPP"}
+    assert not outcome.findings
+
+
 def test_an_image_model_without_marks_is_not_judged(make_trace: Make) -> None:
     (judged,) = aipp.run_on_trace(make_trace(meta=CPU, steps=STEPS, host_ops=[CONV])).judged
 

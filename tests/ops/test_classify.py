@@ -8,7 +8,7 @@ import pytest
 
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
-from ascend_perf.ops.classify import ascend_class, gpu_class, kernel_classes, op_type_of_name
+from ascend_perf.ops.classify import MAX_NAME, ascend_class, gpu_class, kernel_classes, op_type_of_name
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,14 @@ def test_class_of_an_ascend_op_type(op_type: str, expected: str) -> None:
 )
 def test_class_of_a_gpu_kernel(name: str, expected: str) -> None:
     assert gpu_class(name).value == expected
+
+
+def test_a_name_cut_inside_a_word_is_still_what_it_was() -> None:
+    # The limit falls into "lambda": what is left of it looks like an optimizer.
+    start = "void at::native::vectorized_elementwise_kernel<4, at::native::clamp_kernel::{"
+    name = start + "x" * (MAX_NAME - len(start) - 4) + "lambda()#1}>"
+
+    assert gpu_class(name).value == "elementwise"
 
 
 def test_the_type_is_read_from_the_name_where_it_is_not_known(make_trace: Callable[..., Trace]) -> None:
