@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ascend_perf.analyzers._steps import (
     StepWindows,
     membership,
+    representative,
     step_total_ns,
     step_windows,
     union_total_ns,
@@ -38,6 +39,10 @@ PIPES: Final = Words(
 
 MAX_NAME: Final = 100
 """Names and shapes are cut after this many characters where they are only a pointer."""
+
+
+MAX_BANDS: Final = 12
+"""Windows that a finding marks in the timeline at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +146,20 @@ class KernelTime:
     def per_step_count(self, rows: Bools) -> float:
         """Kernels of the set that lie in steps, mean over the steps."""
         return int((rows & self.inside).sum()) / self.steps
+
+    def steps_seen(self, rows: Bools) -> tuple[int | None, ...]:
+        """Numbers of the steps that hold one of the kernels."""
+        of = membership(self.trace, self.trace[KERNELS], self.windows)[rows & self.inside]
+        return tuple(self.windows.step_id(i) for i in np.unique(of).tolist())
+
+    def bands(self, rows: Bools) -> tuple[tuple[int, int], ...]:
+        """Windows of the kernels in the step that the timeline shows, the longest few."""
+        at = representative(self.trace, self.windows)
+        if at is None:
+            return ()
+        union = unions_by_step(self.trace, self.trace[KERNELS], rows, self.windows)[at]
+        order = np.sort(np.argsort(union.starts - union.ends, kind="stable")[:MAX_BANDS])
+        return tuple(zip(union.starts[order].tolist(), union.ends[order].tolist(), strict=True))
 
     def longest(self, rows: Bools) -> int:
         """Row of the longest of the kernels."""

@@ -14,7 +14,7 @@ from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import Bools, Floats, Ints, Text
 from ascend_perf.model.tables import KERNELS
-from ascend_perf.ops.classify import KernelClass
+from ascend_perf.ops.classify import KernelClass, op_type_of_name
 from ascend_perf.ops.flops import plain_dtype
 from ascend_perf.ops.patterns import PATTERNS, find_patterns
 from ascend_perf.units import format_ns, format_ratio
@@ -57,7 +57,10 @@ def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
     if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
         yield _clean("C-07", time, rows, Words("AI CPU kernels above 20 us", "超过 20 us 的 AI CPU 算子"))
         return
-    types = sorted({t for t in kernels.text("op_type").take(rows).to_list() if t})
+    named_types = kernels.text("op_type")
+    if not kernels.has("op_type"):
+        named_types = kernels.text("name").relabel(op_type_of_name)
+    types = sorted({t for t in named_types.take(rows).to_list() if t})
     named = ", ".join(types[:4]) + (" ..." if len(types) > 4 else "")
     spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
     yield finding(
@@ -65,14 +68,16 @@ def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{int(rows.sum())} kernels above 20 us run on the AI CPU ({named or 'type unknown'}) "
-            f"and take {spent} per step{of.en}.",
-            f"{int(rows.sum())} 个超过 20 us 的算子在 AI CPU 上执行（{named or '类型未知'}），"
-            f"每步耗时 {spent}{of.zh}。",
+            f"{_count(time, rows)} kernels per step above 20 us run on the AI CPU ({named or 'type unknown'}) "
+            f"and take {spent}{of.en}.",
+            f"每步有 {_count(time, rows)} 个超过 20 us 的算子在 AI CPU 上执行（{named or '类型未知'}），"
+            f"耗时 {spent}{of.zh}。",
         ),
         share_ratio=share,
         evidence=[*time.evidence(rows, Words("AI CPU kernels", "AI CPU 算子")), *_dtypes(time, rows)],
         vendor="npu",
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula="union(AI CPU kernels > 20 us) / step",
     )
     yield Judged(code="C-07", verdict="found")
@@ -142,7 +147,9 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         yield _clean("C-11", time, rows, Words("products in full fp32", "全精度 fp32 矩阵乘"))
         return
     spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
-    mode = Words("HF32", "HF32") if _is_npu(time) else Words("TF32", "TF32")
+    mode = (
+        Words("without HF32", "未使用 HF32") if _is_npu(time) else Words("off the tensor cores", "未使用 Tensor Core")
+    )
     extra = (
         []
         if is_told
@@ -159,14 +166,16 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{int(rows.sum())} matrix products run in full fp32 without {mode.en}: {spent} per step, "
+            f"{_count(time, rows)} matrix products per step run in full fp32 {mode.en}: {spent}, "
             f"{format_ratio(kernel_share)} of kernel time{of.en}.",
-            f"{int(rows.sum())} 个矩阵乘以全精度 fp32 执行、未使用 {mode.zh}：每步 {spent}，"
+            f"每步有 {_count(time, rows)} 个矩阵乘以全精度 fp32 执行、{mode.zh}：耗时 {spent}，"
             f"占 Kernel 总耗时 {format_ratio(kernel_share)}{of.zh}。",
         ),
         share_ratio=touched,
         evidence=[*time.evidence(rows, Words("fp32 products", "fp32 矩阵乘")), *extra],
         vendor=_vendor(time),
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula=f"union(fp32 products) / step * {saving:.3g} ({basis})",
     )
     yield Judged(code="C-11", verdict="found")
@@ -239,6 +248,8 @@ def _pattern_finding(time: KernelTime, name: str, code: str, rows: Bools, count:
         ],
         subject=name,
         vendor=_vendor(time),
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula="(union of the sequences) / step * (1 - time of each sequence's longest kernel / its time)",
     )
 
@@ -278,10 +289,10 @@ def block_count(time: KernelTime) -> Iterator[Finding | Judged]:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{int(rows.sum())} kernels leave {format_ratio(mean_loss)} of the cores idle "
-            f"(e.g. {int(blocks[row])} blocks on {int(cores[row])} cores) while they run for {spent} per step{of.en}.",
-            f"{int(rows.sum())} 个算子有 {format_ratio(mean_loss)} 的核空闲（如 {int(cores[row])} 个核只切分 "
-            f"{int(blocks[row])} 块），每步耗时 {spent}{of.zh}。",
+            f"{_count(time, rows)} kernels per step leave {format_ratio(mean_loss)} of the cores idle "
+            f"(e.g. {int(blocks[row])} blocks on {int(cores[row])} cores) while they run for {spent}{of.en}.",
+            f"每步有 {_count(time, rows)} 个算子使 {format_ratio(mean_loss)} 的核空闲（如 {int(cores[row])} 个核只切分 "
+            f"{int(blocks[row])} 块），耗时 {spent}{of.zh}。",
         ),
         share_ratio=touched,
         evidence=[
@@ -299,6 +310,8 @@ def block_count(time: KernelTime) -> Iterator[Finding | Judged]:
             *time.evidence(rows, Words("such kernels", "此类算子")),
         ],
         vendor="npu",
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula="union(kernels) / step * mean(1 - b / (ceil(b / c) * c)), b blocks on c cores",
     )
     yield Judged(code="C-04", verdict="found")
@@ -338,6 +351,8 @@ def _class_finding(
         evidence=time.evidence(rows, what),
         subject=subject,
         vendor=_vendor(time),
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula=formula,
     )
     yield Judged(code=code, verdict="found")
@@ -361,6 +376,11 @@ def _of_step(share: float | None) -> _Tail:
     if share is None:
         return _Tail("", "")
     return _Tail(f" ({format_ratio(share)} of the step)", f"（占单步 {format_ratio(share)}）")
+
+
+def _count(time: KernelTime, rows: Bools) -> str:
+    """Kernels per step as text."""
+    return f"{time.per_step_count(rows):.4g}"
 
 
 def _dtypes(time: KernelTime, rows: Bools) -> list[Evidence]:

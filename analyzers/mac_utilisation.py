@@ -297,9 +297,9 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{int(rows.sum())} kernels run at {format_ratio(middle)} (median) of the memory rate for "
-            f"{format_ns(time.per_step_ns(rows))} per step: only fewer bytes help them.",
-            f"{int(rows.sum())} 个算子已达到内存带宽的 {format_ratio(middle)}（中位数），每步 "
+            f"{time.per_step_count(rows):.4g} kernels per step run at {format_ratio(middle)} (median) of the memory "
+            f"rate for {format_ns(time.per_step_ns(rows))}: only fewer bytes help them.",
+            f"每步有 {time.per_step_count(rows):.4g} 个算子已达到内存带宽的 {format_ratio(middle)}（中位数），耗时 "
             f"{format_ns(time.per_step_ns(rows))}：只有减少搬运量才有效。",
         ),
         share_ratio=share,
@@ -319,6 +319,8 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
             *time.evidence(rows, Words("kernels at the memory roof", "达到带宽上限的算子")),
         ],
         vendor=time.trace.meta.device.kind,
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula="union(kernels with bytes / time >= 0.6 * peak) / step",
     )
     yield Judged(code="M-01", verdict="found")
@@ -345,14 +347,16 @@ def _bound_finding(
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{int(rows.sum())} {what.en}: {format_ns(time.per_step_ns(rows))} per step, of which "
+            f"{time.per_step_count(rows):.4g} {what.en} in a step: {format_ns(time.per_step_ns(rows))}, of which "
             f"{format_ratio(mean_loss)} could go at most.",
-            f"{int(rows.sum())} 个 {what.zh}：每步 {format_ns(time.per_step_ns(rows))}，"
+            f"每步有 {time.per_step_count(rows):.4g} 个 {what.zh}：耗时 {format_ns(time.per_step_ns(rows))}，"
             f"理论上至多可减少 {format_ratio(mean_loss)}。",
         ),
         share_ratio=touched,
         evidence=[*extra, *time.evidence(rows, Words("such kernels", "此类算子"))],
         vendor="npu",
+        bands=time.bands(rows),
+        step_ids=time.steps_seen(rows),
         formula=formula,
     )
     yield Judged(code=code, verdict="found")
