@@ -170,7 +170,9 @@ def _cube_ratio(kernels: Table, spec: DeviceSpec | None, duration: Ints) -> Floa
         return ratio
     cycles = kernels.ints("aic_total_cycles")
     with np.errstate(divide="ignore", invalid="ignore"):
-        own = np.where(cycles > 0, cycles / (spec.frequency_hz * spec.cube_cores * duration * 1e-9), np.nan)
+        own = np.where(
+            (cycles > 0) & (duration > 0), cycles / (spec.frequency_hz * spec.cube_cores * duration * 1e-9), np.nan
+        )
     return np.where(np.isnan(ratio), own, ratio)
 
 

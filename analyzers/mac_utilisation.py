@@ -77,10 +77,10 @@ def _groups(time: KernelTime) -> Groups:
 
 def _mean_by_group(groups: Groups, values: Floats, duration: Floats) -> Floats:
     """Mean by time of each group, over the kernels whose value is known."""
-    known = ~np.isnan(values) & (duration > 0)
+    known = np.isfinite(values) & (duration > 0)
     size = len(groups.count)
     weights = np.bincount(groups.of[known], duration[known], size)
-    sums = np.bincount(groups.of[known], (values * duration)[known], size)
+    sums = np.bincount(groups.of[known], values[known] * duration[known], size)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(weights > 0, sums / weights, np.nan)
 
