@@ -200,10 +200,12 @@ def _bounds(pipes: dict[str, Floats]) -> tuple[Floats, Ints]:
     """Ratio of the busiest pipe, and the bound class that follows from it."""
     names = list(pipes)
     stack = np.vstack([pipes[name] for name in names])
-    known = ~np.isnan(stack).all(axis=0)
     filled = np.where(np.isnan(stack), -1.0, stack)
-    which = filled.argmax(axis=0)
-    best = np.where(known, filled.max(axis=0), np.nan)
+    which, highest = filled.argmax(axis=0), filled.max(axis=0)
+    # Other aic_metrics hold the MAC ratio alone: a busy MAC is a verdict, an idle one is not without the loads.
+    loads = ~np.isnan(pipes["aic_mte2_ratio"]) | ~np.isnan(pipes["aiv_mte2_ratio"])
+    known = loads | (highest > BOUND_MIN_RATIO)
+    best = np.where(known, highest, np.nan)
     kind = np.array([_BOUND_OF[name] for name in names], np.int64)[which]
     bound = np.where(best > BOUND_MIN_RATIO, kind, np.where(best < LATENCY_MAX_RATIO, 4, 5))
     return best, np.where(known, bound, -1).astype(np.int64)

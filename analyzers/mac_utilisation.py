@@ -50,7 +50,8 @@ def mac_utilisation(trace: Trace) -> Result:
     """
     time = KernelTime.of(trace)
     use = utilisation_of(trace)
-    if not (~np.isnan(use.best_pipe)).any() and not (~np.isnan(use.work.flops) | ~np.isnan(use.work.bytes)).any():
+    has_counters = bool((~np.isnan(use.best_pipe) | ~np.isnan(use.mac_ratio)).any())
+    if not has_counters and not (~np.isnan(use.work.flops) | ~np.isnan(use.work.bytes)).any():
         raise NoData(PIPES if trace.meta.device.kind == "npu" else _NO_SHAPES)
     findings: list[Finding] = []
     judged: list[Judged] = []
@@ -238,7 +239,7 @@ def _no_pipe(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
     """C-03: kernels of 20 us or more whose busiest pipe stays at or below 0.8, weighted by the idle part of it."""
     if time.trace.meta.device.kind != "npu":
         return
-    if np.isnan(use.best_pipe).all():
+    if np.isnan(use.pipes["aic_mte2_ratio"]).all() and np.isnan(use.pipes["aiv_mte2_ratio"]).all():
         yield Judged(code="C-03", verdict="not_judged", reason=PIPES)
         return
     rows = (use.best_pipe <= BOUND_MIN_RATIO) & (use.duration >= NO_PIPE_MIN_NS)

@@ -74,6 +74,19 @@ def test_cube_utilisation_follows_from_cycles_where_it_is_not_exported(make_trac
     assert row["mfu_ratio"] == pytest.approx(0.4)
 
 
+def test_the_arithmetic_set_gives_mac_ratio_and_rate(traces: Path) -> None:
+    # 2023 set: 8192 FLOP per cycle; the first product runs at 314 TFLOPS by 2MNK (1478.18 us, 4096x4608x12288).
+    run = pipeline.load(traces / "kernel-details" / "kernel_details_2023_arithmetic_gpt.csv")
+
+    table = _table(mac_utilisation.run_on_trace(run.traces[0]), "mac")
+
+    at = table.column("shapes").index("4096,12288;4608,12288")
+    by_shape, by_counters = table.column("shape_flops_per_s")[at], table.column("pmu_flops_per_s")[at]
+    assert by_shape == pytest.approx(314e12, rel=0.01)
+    assert isinstance(by_shape, float) and isinstance(by_counters, float)
+    assert 1.013 <= by_counters / by_shape <= 1.033
+
+
 @pytest.mark.parametrize(
     ("dtypes", "hf32", "per_cycle"),
     [
@@ -129,11 +142,13 @@ def test_vector_kernels_are_read_from_the_vector_columns(make_trace: Make) -> No
         ({"aic_mac_ratio": 0.5, "aic_mte2_ratio": 0.9}, "MTE-bound"),
         ({"aic_mac_ratio": 0.5, "aic_fixpipe_ratio": 0.9}, "MTE-bound"),
         ({"aic_mac_ratio": 0.2, "aic_scalar_ratio": 0.9}, "scalar-bound"),
+        ({"aic_mac_ratio": 0.9}, "MAC-bound"),
+        ({"aic_mac_ratio": 0.3}, None),  # ArithmeticUtilization: the loads are not known
         ({"aic_mac_ratio": 0.3, "aic_mte2_ratio": 0.4}, "latency-bound"),
         ({"aic_mac_ratio": 0.6, "aic_mte2_ratio": 0.4}, "mixed"),
     ],
 )
-def test_bound_classes(make_trace: Make, ratios: dict[str, float], bound: str) -> None:
+def test_bound_classes(make_trace: Make, ratios: dict[str, float], bound: str | None) -> None:
     trace = make_trace(meta=NPU, steps=STEP, kernels=[_cube(0, 1000, **ratios)])
 
     assert _row(_table(mac_utilisation.run_on_trace(trace), "mac"), "MatMulV3")["bound"] == bound
@@ -234,6 +249,15 @@ def test_gpu_products_are_held_against_the_peak_of_the_device(make_trace: Make) 
 
     assert {m.name: m.value for m in outcome.metrics}["kernel_mfu"] == pytest.approx(2e9 / 10e-6 / 989.4e12)
     assert list(_table(outcome, "mac").column("efficiency_ratio")) == [pytest.approx(2e9 / 10e-6 / 989.4e12)]
+
+
+def test_pipes_are_not_judged_without_their_counters(make_trace: Make) -> None:
+    trace = make_trace(meta=NPU, steps=STEP, kernels=[_cube(0, 200_000, aic_mac_ratio=0.3)])
+
+    judged = {item.code: item.verdict for item in mac_utilisation.run_on_trace(trace).judged}
+
+    assert judged["C-02"] == "not_judged"
+    assert judged["C-03"] == "not_judged"
 
 
 def test_without_counters_and_shapes_there_is_no_data(make_trace: Make) -> None:
