@@ -117,7 +117,7 @@ def step_table(kernels: Table, comm: Table, host: HostSteps, fallback: tuple[int
         else:
             start, end = NULL, NULL
         rows.append((number, start, end, host_start, host_end))
-    rows.sort(key=lambda row: row[1])
+    rows.sort(key=lambda row: row[1] if row[3] == NULL else row[3])
     return _rows(rows)
 
 
