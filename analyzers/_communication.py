@@ -26,6 +26,10 @@ LATE_CALL_RATIO: Final = 0.05
 """A call counts as one that the peer came late to from this share of all waiting for the peer. Status: assumed."""
 
 _NOTIFY: Final = "notify"
+_PAIR: Final = 1 << 32
+"""Two numbers in one key: first * _PAIR + second, the second below _PAIR."""
+_GLOBAL: Final = -2
+"""Stands for the group in the key of a peer whose global rank is known."""
 
 _LEVEL1: Final = (
     "experimental_config=torch_npu.profiler._ExperimentalConfig(profiler_level=torch_npu.profiler.ProfilerLevel.Level1)"
@@ -228,10 +232,11 @@ class PeerWait:
     label: Words
     tasks: int
     union_ns: int
-    """Union of the waits over planes."""
-    exposed: IntervalSet
-    """The part of the union in which nothing computed."""
+    """Length of the union of the waits over planes."""
+    waits: IntervalSet
+    """Union of the waits."""
     exposed_ns: int
+    """The part of the union in which nothing computed."""
     longest_start_ns: int
     longest_ns: int
     longest_plane: int | None
@@ -257,7 +262,8 @@ def peer_waits(calls: Calls, mask: Bools | None = None) -> tuple[PeerWait, ...]:
     tasks = calls.trace[COMM_TASKS]
     call = _call_of(calls.rows, len(calls.trace[COMM_OPS]), tasks)
     starts, ends, peers = tasks.ints("start_ns"), tasks.ends_ns(), tasks.ints("dst")
-    usable = (call >= 0) & (starts != NULL) & (ends != NULL) & (peers != NULL) & (peers != tasks.ints("src"))
+    usable = (call >= 0) & (starts != NULL) & (ends != NULL) & (peers != tasks.ints("src"))
+    usable &= (peers >= 0) & (peers < _PAIR)
     if mask is not None and len(mask):
         usable &= mask[np.clip(call, 0, None)]
     waits = np.flatnonzero(usable & is_wait(tasks))
@@ -268,33 +274,31 @@ def peer_waits(calls: Calls, mask: Bools | None = None) -> tuple[PeerWait, ...]:
     # One key per peer: the global rank where the group is known, else the rank inside that group.
     group_of = np.where(call < 0, -1, groups.codes[np.clip(call, 0, None)]).astype(np.int64)
     owner = group_of[waits]
-    keys = np.stack((owner, peers[waits]))
+    keys = owner * _PAIR + peers[waits]
     for code in np.unique(owner).tolist():
         known = members.get(None if code < 0 else groups.values[code])
         if known is not None:
             inside = (owner == code) & (peers[waits] < len(known))
-            keys[:, inside] = np.stack((np.full(int(inside.sum()), -2), np.asarray(known)[peers[waits][inside]]))
-    distinct, index = np.unique(keys, axis=1, return_inverse=True)
-    index = index.reshape(-1)
+            keys[inside] = _GLOBAL * _PAIR + np.asarray(known, np.int64)[peers[waits][inside]]
     rates = _link_rates(tasks, group_of, usable)
     names, planes = calls.table.text("name"), tasks.ints("plane")
     found = []
-    for key in range(distinct.shape[1]):
-        rows = waits[index == key]
+    for key, places in grouped(keys):
+        rows = waits[places]
         union = intervals.merged(starts[rows], ends[rows])
-        exposed = intervals.difference(union, calls.busy)
+        hidden = int(intervals.covered(calls.busy, union.starts, union.ends).sum())
         longest = rows[int(np.argmax(ends[rows] - starts[rows]))]
         per_call = np.bincount(call[rows], weights=(ends - starts)[rows], minlength=len(calls))
-        code, rank = int(distinct[0, key]), int(distinct[1, key])
+        code, rank = divmod(key, _PAIR)
         local = int(peers[longest])
         group = groups[int(call[longest])]
         plane = int(planes[longest])
         found.append(
             PeerWait(
-                peer=rank if code == -2 else None, local=local, group=group,
-                label=rank_words(rank) if code == -2 else _member_words(local, group),
-                tasks=len(rows), union_ns=intervals.total(union), exposed=exposed,
-                exposed_ns=intervals.total(exposed), longest_start_ns=int(starts[longest]),
+                peer=rank if code == _GLOBAL else None, local=local, group=group,
+                label=rank_words(rank) if code == _GLOBAL else _member_words(local, group),
+                tasks=len(rows), union_ns=intervals.total(union), waits=union,
+                exposed_ns=intervals.total(union) - hidden, longest_start_ns=int(starts[longest]),
                 longest_ns=int(ends[longest] - starts[longest]), longest_plane=None if plane == NULL else plane,
                 longest_call=names[int(call[longest])] or "", calls=len(np.unique(call[rows])),
                 late_calls=int((per_call >= LATE_CALL_RATIO * max(1.0, per_call.sum())).sum()),
@@ -302,6 +306,14 @@ def peer_waits(calls: Calls, mask: Bools | None = None) -> tuple[PeerWait, ...]:
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda wait: (-wait.exposed_ns, -wait.union_ns, wait.local)))
+
+
+def grouped(keys: Ints) -> list[tuple[int, Ints]]:
+    """Each distinct key with the places that hold it, in ascending order; one sort for all."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    heads = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(keys) else np.empty(0, np.int64)
+    return [(int(ordered[head]), places) for head, places in zip(heads, np.split(order, heads[1:]), strict=False)]
 
 
 def group_members(trace: Trace) -> dict[str | None, tuple[int, ...]]:
@@ -467,15 +479,13 @@ def _transfer_need(trace: Trace, calls: Table) -> Ints:
 def _link_rates(tasks: Table, owner: Ints, usable: Bools) -> dict[tuple[int, int], float]:
     """Bytes per second of this rank's transfers by group (code in `owner`) and peer."""
     rows = np.flatnonzero(usable & is_move(tasks))
-    keys, index = np.unique(np.stack((owner[rows], tasks.ints("dst")[rows])), axis=1, return_inverse=True)
-    sizes, times = np.zeros(keys.shape[1], np.int64), np.zeros(keys.shape[1], np.int64)
-    np.add.at(sizes, index.reshape(-1), tasks.ints("size_bytes")[rows])
-    np.add.at(times, index.reshape(-1), tasks.ints("dur_ns")[rows])
-    return {
-        (code, peer): size / time * 1e9
-        for code, peer, size, time in zip(*keys.tolist(), sizes.tolist(), times.tolist(), strict=True)
-        if time > 0
-    }
+    rates = {}
+    for key, places in grouped(owner[rows] * _PAIR + tasks.ints("dst")[rows]):
+        size = int(tasks.ints("size_bytes")[rows[places]].sum())
+        time = int(tasks.ints("dur_ns")[rows[places]].sum())
+        if time > 0:
+            rates[divmod(key, _PAIR)] = size / time * 1e9
+    return rates
 
 
 def no_waits(trace: Trace) -> Words:

@@ -195,6 +195,7 @@ def _waits(calls: Calls, waits: Sequence[PeerWait], names: dict[str | None, str]
         "comm-waits",
         Words("Waiting by peer", "对各对端的等待"),
         (
+            ("waiter", Words("Waiting rank", "等待的 Rank"), "none", [calls.trace.meta.rank for _ in waits]),
             ("peer", Words("Peer", "对端"), "none", [w.label.en if w.peer is None else w.peer for w in waits]),
             ("group", Words("Group", "通信域"), "none", [names.get(w.group, w.group) for w in waits]),
             ("wait_ns", Words("Waiting (union)", "等待（并集）"), "ns", [w.union_ns for w in waits]),

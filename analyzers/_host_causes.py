@@ -41,6 +41,11 @@ def span_words(span: Span) -> Words:
     return Words(f"the {length} step", f"单步 {length}")
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its noun (and verb)."""
+    return f"{count} {one if count == 1 else many}"
+
+
 def data_loader(trace: Trace, span: Span) -> Verdict:
     """D-01: the launching thread fetches a batch while the device has nothing to do."""
     events = trace[HOST_EVENTS]
@@ -146,7 +151,8 @@ def compilation(trace: Trace, span: Span) -> Verdict:
     found = finding(
         "H-06", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="compile", evidence=evidence,
         title=Words(
-            f"{count} just-in-time compilations ({api}) take {per_step(span, spent)} of host time in {step.en} "
+            f"{counted(count, 'just-in-time compilation', 'just-in-time compilations')} ({api}) "
+            f"{'takes' if count == 1 else 'take'} {per_step(span, spent)} of host time in {step.en} "
             f"({format_ratio(share)})",
             f"{step.zh} 中有 {count} 次在线编译（{api}），占用主机 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
@@ -217,7 +223,8 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
     found = finding(
         "H-07", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="gc",
         title=Words(
-            f"{int(rows.sum())} garbage collections stop the host for {per_step(span, spent)} of {step.en} "
+            f"{counted(int(rows.sum()), 'garbage collection stops', 'garbage collections stop')} the host for "
+            f"{per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
             f"{step.zh} 中 {int(rows.sum())} 次垃圾回收使主机停顿 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
@@ -255,7 +262,8 @@ def driver_memory(trace: Trace, span: Span) -> Verdict:
     found = finding(
         "K-04", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="driver memory",
         title=Words(
-            f"{int(rows.sum())} driver calls that take or give back memory take {per_step(span, spent)} of {step.en} "
+            f"{counted(int(rows.sum()), 'driver call', 'driver calls')} for memory "
+            f"{'takes' if int(rows.sum()) == 1 else 'take'} {per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
             f"{step.zh} 中 {int(rows.sum())} 次驱动内存申请或释放占用 {per_step(span, spent)}（{format_ratio(share)}）",
         ),

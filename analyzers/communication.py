@@ -95,8 +95,10 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
     found: list[Finding] = []
     claimed = EMPTY
     for wait in waits:
+        if share_of(calls, wait.exposed_ns) < MIN_WAIT_RATIO:
+            break  # the longest come first
         # A peer counts only with the waiting that no later peer explains already.
-        own = intervals.difference(wait.exposed, claimed)
+        own = intervals.difference(intervals.difference(wait.waits, calls.busy), claimed)
         if share_of(calls, intervals.total(own)) < MIN_WAIT_RATIO:
             continue
         found.append(_late_peer(calls, wait, own, waits))

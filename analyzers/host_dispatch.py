@@ -12,6 +12,7 @@ from ascend_perf.analyzers._host_causes import (
     MIN_SHARE_RATIO,
     Verdict,
     compilation,
+    counted,
     data_loader,
     driver_memory,
     garbage_collection,
@@ -126,6 +127,7 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
     causes = sorted((cause for cause in left if left[cause]), key=lambda cause: -left[cause])
     main = causes[0]
     step, chief = span_words(span), _chief(idle, main)
+    ending = ("", "") if chief is None else (chief.en, chief.zh)
     beside = (
         ("", "")
         if not taken
@@ -160,8 +162,8 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
     found = finding(
         "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free", evidence=evidence,
         title=Words(
-            f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{chief.en}".strip(),
-            f"{step.zh} 中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{chief.zh}".strip(),
+            f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{ending[0]}",
+            f"{step.zh} 中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{ending[1]}",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
         formula="(idle time of the device - idle time that other rows explain) / length of the steps",
@@ -204,10 +206,10 @@ def _exported_free(trace: Trace) -> Verdict:
     return found, Judged(code="H-01", verdict="found")
 
 
-def _chief(idle: Idle, main: Cause) -> Words:
+def _chief(idle: Idle, main: Cause) -> Words | None:
     """What the largest part of the idle time goes to, as the end of a title."""
     if not idle.has_host:
-        return Words(" ", " ")
+        return None
     if main is Cause.DEVICE:
         return Words("; for most of it the next task was launched already", f"；占比最大的部分：{CAUSES[main].zh}")
     if main is Cause.NOTHING:
@@ -310,7 +312,8 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
     found = finding(
         "H-05", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="sync", evidence=evidence,
         title=Words(
-            f"{total} synchronising calls drain the launch queue: the device then idles {per_step(idle.span, spent)} "
+            f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
+            f"device then idles {per_step(idle.span, spent)} "
             f"of {step.en} ({format_ratio(share)}), most after {by}",
             f"{total} 次同步调用排空了下发队列：{step.zh} 中设备随后空闲 {per_step(idle.span, spent)}"
             f"（{format_ratio(share)}），主要在 {by} 之后",
