@@ -59,7 +59,7 @@ def page(payload: Payload) -> dict[str, Json]:
         "generator": f"ascend-perf {payload.version}",
         "origin": payload.data_origin,
         "words": {"en": dict(catalogue("en")), "zh": dict(catalogue("zh"))},
-        "verdict": {"lead": pair(said.lead), "main": pair(said.main), "gain": _pair(said.gain)},
+        "verdict": {"lead": pair(said.lead), "main": pair(said.main), "gain": _pair(said.gain), "clean": said.is_clean},
         "facts": [[pair(fact.label), pair(fact.value)] for fact in facts(payload)],
         "tiles": [_tile(tile) for tile in tiles(payload)],
         "bars": [_bar(bar) for bar in bars(payload)],

@@ -50,6 +50,8 @@ class Verdict:
     lead: Words
     main: Words
     gain: Words | None = None
+    is_clean: bool = False
+    """Nothing was found, and at least as much could be judged as could not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ def verdict(payload: Payload) -> Verdict:
     span = spread(payload.figures("span_us"))
     first = payload.findings[0] if payload.findings else None
     if first is None:
-        return Verdict(lead=_lead(payload, span), main=_nothing_found(payload))
+        return _nothing_found(payload, _lead(payload, span))
     return Verdict(lead=_lead(payload, span), main=first.title, gain=gain(first, span.middle if span else None))
 
 
@@ -118,13 +120,14 @@ def _lead(payload: Payload, span: Spread | None) -> Words:
     return words("verdict.steps", time=time, count=span.count, low=low, high=high)
 
 
-def _nothing_found(payload: Payload) -> Words:
+def _nothing_found(payload: Payload, lead: Words) -> Verdict:
     judged = [judged for outcome in payload.outcomes for judged in outcome.judged]
     good = {row.code for row in judged if row.verdict == "clean"}
     clean, unjudged = len(good), len({row.code for row in judged if row.verdict == "not_judged"} - good)
     if not clean and not any(outcome.status == "done" for outcome in payload.outcomes):
-        return words("verdict.nothing_judged")
-    return words("verdict.nothing_found", clean=clean, unjudged=unjudged)
+        return Verdict(lead=lead, main=words("verdict.nothing_judged"))
+    main = words("verdict.nothing_found", clean=clean, unjudged=unjudged)
+    return Verdict(lead=lead, main=main, is_clean=clean >= max(1, unjudged))
 
 
 def _us(value: float) -> str:

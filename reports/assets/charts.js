@@ -32,13 +32,17 @@
       h("div", { class: "bar-track" }, h("div", { class: "bar", style: { width: (100 * bar.total_ns / scale).toFixed(3) + "%" } }, parts)));
   }
 
+  function shareText(share) {
+    return share > 0 && share < 0.0001 ? "< 0.01\u00a0%" : q(share, "ratio");
+  }
+
   function legend(bar) {
     const shades = shadeOf(bar);
     return h("ul", { class: "legend", "aria-label": AP.t("ui.where") },
       bar.parts.map(function (part, i) {
         return h("li", null,
           h("span", { class: "swatch k-" + part.kind + " s" + shades[i], "aria-hidden": "true" }), h("span", null, AP.w(part.label)),
-          h("span", { class: "figure" }, q(part.ns, "ns")), h("span", { class: "figure" }, q(part.ns / bar.total_ns, "ratio")));
+          h("span", { class: "figure" }, q(part.ns, "ns")), h("span", { class: "figure" }, shareText(part.ns / bar.total_ns)));
       }),
       h("li", { class: "total" }, h("span", { class: "swatch" }), h("span", null, AP.t("ui.total")), h("span", { class: "figure" }, q(bar.total_ns, "ns")), h("span", { class: "figure" }, "100 %")));
   }

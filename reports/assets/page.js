@@ -58,7 +58,7 @@
   function verdict() {
     const v = AP.data.verdict;
     const first = AP.data.findings[0];
-    return h("section", { id: "verdict", class: "verdict" + (first ? " sev-" + first.severity : "") },
+    return h("section", { id: "verdict", class: "verdict" + (first ? " sev-" + first.severity : v.clean ? " clean" : "") },
       h("p", { class: "badges" },
         h("span", { class: "badge " + AP.data.origin }, AP.t("origin." + AP.data.origin)),
         h("span", { class: "muted" }, AP.data.generator)),

@@ -320,3 +320,6 @@ def test_sixty_four_ranks_open_without_errors(page: Browser, tmp_path: Path) -> 
     assert len(texts(page, ".bar-row")) == 16
     assert "48 more ranks" in texts(page, "#where")[0]
     assert len(texts(page, "#section-timeline .reason")) == 0
+    page.size(390, 844, phone=True)
+    page.settle()
+    assert page.run("document.documentElement.scrollWidth") <= 390
