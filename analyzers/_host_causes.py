@@ -292,6 +292,8 @@ def no_calls(trace: Trace) -> Words:
             "数据中没有主机 API 调用；请以 profiler_level=torch_npu.profiler.ProfilerLevel.Level1 采集，并保留 "
             "trace_view.json 或 ascend_pytorch_profiler_*.db",
         )
+    if trace.meta.device.kind == "cpu":
+        return Words("the model runs on the host itself: no device to wait for", "模型运行在主机上：没有设备可等待")
     return Words(
         "the trace holds no runtime calls; profile with ProfilerActivity.CPU beside the device's activity",
         "数据中没有 runtime 调用；采集时请同时开启 ProfilerActivity.CPU",

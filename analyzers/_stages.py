@@ -28,10 +28,10 @@ class P2P:
     calls: int
     duration_ns: int
     exposed_ns: int
-    waiting_ns: int
-    """Exposed time of the calls less the time that their data needed."""
+    waiting_ns: int | None
+    """Exposed time of the calls less the time that their data needed; None where the data do not tell."""
     need_ns: int | None
-    """Time that the data needed; None where the data do not tell (waiting is then 0)."""
+    """Time that the data needed; None where the data do not tell."""
     longest: tuple[str, int, int] | None
     """Name, start and duration in ns of the longest call."""
     ops: tuple[str, ...]
@@ -169,7 +169,7 @@ def _p2p(calls: Calls, trace: Trace) -> P2P | None:
     names, ops = calls.table.text("name"), calls.table.text("op").take(rows).compact().values
     return P2P(
         calls=len(rows), duration_ns=int(duration.sum()), exposed_ns=int(calls.exposed_ns[rows].sum()),
-        waiting_ns=int(waiting[waiting != NULL].sum()),
+        waiting_ns=int(waiting[waiting != NULL].sum()) if (waiting != NULL).any() else None,
         need_ns=int(need[need != NULL].sum()) if (need != NULL).any() else None,
         longest=(names[longest] or "", int(calls.starts[longest]), int(calls.ends[longest] - calls.starts[longest])),
         ops=tuple(ops),

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ascend_perf.analyzers._communication import ranks_words
+from ascend_perf.analyzers._communication import no_waits, ranks_words
 from ascend_perf.analyzers._communication_tables import build
 from ascend_perf.analyzers._late_ranks import (
     MAX_SPREAD_RATIO,
@@ -133,9 +133,10 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
     waits = {view.rank: _pipeline_wait(view) for view in job.ranks}
     known = {rank: wait for rank, wait in waits.items() if wait is not None}
     if not known:
+        unknown = next((view.trace for view in job.ranks if view.p2p is not None), None)
         return [], Judged(
             code=code, verdict="not_judged",
-            reason=Words(
+            reason=no_waits(unknown) if unknown is not None else Words(
                 "no pipeline in the metadata and no point-to-point calls of one",
                 "元数据中没有流水线，也没有流水线的点对点通信",
             ),
@@ -196,11 +197,12 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
 
 def _pipeline_wait(view: RankView) -> int | None:
     """Waiting inside the pipeline, all steps together: from the calls, or the exporter's Bubble where it is more."""
-    own = None if view.p2p is None else view.p2p.waiting_ns
     exported = view.split.bubble_ns
-    if own is None:
+    if view.p2p is None:
         return exported if exported else (0 if view.stage is not None else None)
-    return max(own, exported or 0)
+    if view.p2p.waiting_ns is None:
+        return exported or None
+    return max(view.p2p.waiting_ns, exported or 0)
 
 
 def _limit(job: Job, view: RankView) -> float:

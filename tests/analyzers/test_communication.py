@@ -318,3 +318,21 @@ def test_sub_tasks_without_a_kind_tell_no_waiting(make_trace: MakeTrace) -> None
 
     assert verdict(outcome, "N-05").verdict == "not_judged"
     assert verdict(outcome, "N-03").verdict == "not_judged"
+
+
+def test_shares_do_not_depend_on_the_number_of_steps(make_trace: MakeTrace) -> None:
+    def repeated(times: int) -> Finding:
+        trace = make_trace(
+            meta=NPU,
+            steps=[{"step_id": n, "start_ns": n * 1000, "dur_ns": 1000} for n in range(times)],
+            kernels=[{"start_ns": n * 1000, "dur_ns": 200, "name": "k"} for n in range(times)],
+            comm_ops=[all_reduce(n * 1000 + 100, 700, group_size=4) for n in range(times)],
+            comm_tasks=[wait(n * 1000 + 100, 600, 3, call=n) for n in range(times)],
+        )
+        return of(communication.run_on_trace(trace), "N-05")
+
+    once, often = repeated(1), repeated(20)
+
+    assert once.share_ratio == often.share_ratio == 0.5
+    assert "500 ns of the 1 us step" in once.title.en
+    assert "500 ns of the 1 us step (average of 20)" in often.title.en

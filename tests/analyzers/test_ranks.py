@@ -203,3 +203,15 @@ def test_qwen3_findings_of_communication_and_ranks_do_not_claim_the_pipeline_wai
     # On stage 0 the transfers and waits beside the pipeline take 107 and 120 of 810 ms.
     shares = {o.rank: f.share_ratio for o in outcomes[:2] for f in o.findings if f.code == "N-01"}
     assert shares == {0: pytest.approx(0.132, abs=2e-3), 1: pytest.approx(0.148, abs=2e-3)}
+
+
+def test_a_pipeline_whose_waits_are_unknown_is_not_judged(make_trace: MakeTrace) -> None:
+    # A Level0 export: the calls are there, neither their sub-tasks nor their transfers are.
+    stage = Group(name="pp", label="pp", ranks=(0, 1))
+    call = {"start_ns": 100, "dur_ns": 800, "name": "sr", "op": "batchSendRecv", "group": "pp"}
+    trace = computing(make_trace, 0, 100, meta=meta(0, groups=(stage,)), comm_ops=[call])
+
+    judged = verdict(ranks.run_on_run(Run(traces=(trace,))), "L-01")
+
+    assert judged.verdict == "not_judged"
+    assert judged.reason is not None and "Level1" in judged.reason.en
