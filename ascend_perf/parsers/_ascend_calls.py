@@ -12,6 +12,7 @@ from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Group
 from ascend_perf.parsers._ascend_comm import CallFigures, CommFigures, call_index, group_hash, group_suffix, op_of
 from ascend_perf.parsers._ascend_meta import public_name
+from ascend_perf.parsers._ascend_words import nearest
 
 MAX_START_DIFFERENCE_NS: Final = 10_000
 """The exporter's start of a call is rounded to 0.25 us and, in databases, up to 14 us late. Status: measured."""
@@ -94,22 +95,23 @@ def _ints(values: list[int]) -> Ints:
 def _matches(comm: Table, figures: CommFigures) -> list[CallFigures | None]:
     """The exporter's figures of each call: same name, same duration or start; the nearest start of several."""
     by_name: dict[str, list[CallFigures]] = {}
-    for call in figures.calls:
+    for call in sorted(figures.calls, key=lambda call: call.start_ns):
         by_name.setdefault(call.name, []).append(call)
+    starts = {name: [call.start_ns for call in calls] for name, calls in by_name.items()}
     result: list[CallFigures | None] = []
     columns = (comm.text("name").to_list(), comm.ints("start_ns").tolist(), comm.ints("dur_ns").tolist())
-    for name, start, dur in zip(*columns, strict=True):
-        candidates = by_name.get(name or "", [])
+    for word, start, dur in zip(*columns, strict=True):
+        name = word or ""
+        candidates = by_name.get(name, [])
         if start == NULL:
             result.append(candidates[0] if len(candidates) == 1 else None)
             continue
-        fitting = [
-            call
-            for call in candidates
-            if abs(call.elapse_ns - dur) <= MAX_DUR_DIFFERENCE_NS
-            or abs(call.start_ns - start) <= MAX_START_DIFFERENCE_NS
-        ]
-        result.append(min(fitting, key=lambda call: abs(call.start_ns - start), default=None))
+        place = nearest(starts.get(name, []), start)
+        near = None if place is None else candidates[place]
+        if near is not None and abs(near.start_ns - start) > MAX_START_DIFFERENCE_NS:
+            alike = [call for call in candidates if abs(call.elapse_ns - dur) <= MAX_DUR_DIFFERENCE_NS]
+            near = min(alike, key=lambda call: abs(call.start_ns - start), default=None)
+        result.append(near)
     return result
 
 

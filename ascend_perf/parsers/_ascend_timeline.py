@@ -27,6 +27,7 @@ from ascend_perf.parsers._ascend_words import (
     frames,
     lines,
     named,
+    nearest,
     queued_kind,
     sizes,
     step_number,
@@ -477,11 +478,12 @@ class Timeline:
         by_name: dict[str | None, list[int]] = {}
         for row, name in zip(self.comm_rows.tolist(), slices.text("name").take(self.comm_rows).to_list(), strict=True):
             by_name.setdefault(name, []).append(row)
+        starts = {name: start[rows].tolist() for name, rows in by_name.items()}
         result = []
         for name, wanted in zip(comm.text("name").to_list(), comm.ints("start_ns").tolist(), strict=True):
-            near = min(by_name.get(name, []), key=lambda row: abs(int(start[row]) - wanted), default=-1)
-            close = near >= 0 and abs(int(start[near]) - wanted) <= MAX_START_DIFFERENCE_NS
-            result.append(near if close else -1)
+            place = nearest(starts.get(name, []), wanted)
+            close = place is not None and abs(starts[name][place] - wanted) <= MAX_START_DIFFERENCE_NS
+            result.append(by_name[name][place] if close and place is not None else -1)
         return np.array(result, np.int64)
 
     def _linked(self, table: Table, rows: Ints) -> Table:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -51,6 +53,13 @@ def event_kind(name: str) -> str | None:
     if name.startswith("enumerate(DataLoader)#"):
         return "dataloader"
     return "optimizer" if name.startswith("Optimizer.") else None
+
+
+def nearest(ascending: Sequence[int], wanted: int) -> int | None:
+    """Place of the value nearest to `wanted`, None when there are no values."""
+    place = bisect.bisect_left(ascending, wanted)
+    around = [at for at in (place - 1, place) if 0 <= at < len(ascending)]
+    return min(around, key=lambda at: abs(ascending[at] - wanted), default=None)
 
 
 def enum_word(word: str) -> str | None:
