@@ -117,7 +117,10 @@ class _Writer:
         if unjudged:
             lines += [f"{self.texts['ui.not_judged']}:", ""]
             none_given = self.texts["reason.none_given"]
-            lines += [f"- {row.code}: {self._say(row.reason) if row.reason else none_given}" for row in unjudged]
+            for row in unjudged:
+                rule = self.payload.rules.get(row.code)
+                name = row.code if rule is None else f"{row.code} ({self._say(rule)})"
+                lines.append(f"- {name}: {self._say(row.reason) if row.reason else none_given}")
             lines.append("")
         return lines
 

@@ -36,7 +36,7 @@ def test_steps_and_data_quality_are_tables() -> None:
     assert "| differs | Idle (free) | 0 | 25744.05 | 25644.05 | 100 | us | 0.5 | step 50 |" in said
     assert "truncated JSON at byte 1024" in said
     assert "ValueError: boom (thing.py:7)" in said
-    assert "M-03: L2 hit rates were not collected" in said
+    assert "M-03 (Low L2 hit rate): L2 hit rates were not collected" in said
 
 
 def test_names_of_a_trace_are_no_markup() -> None:
