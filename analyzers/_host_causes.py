@@ -128,7 +128,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
     step = span_words(span)
     evidence = [
         Evidence(
-            name=Words("host time of compilations, per step", "在线编译的主机时间（每步）"),
+            name=Words("host time of compilations, per step", "在线编译的 Host 时间（每步）"),
             value=spent / max(1, span.steps), unit="ns", where=f"runtime_calls: {count} x {api}, union",
         ),
         Evidence(
@@ -154,7 +154,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
             f"{counted(count, 'just-in-time compilation', 'just-in-time compilations')} ({api}) "
             f"{'takes' if count == 1 else 'take'} {per_step(span, spent)} of host time in {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh} 中有 {count} 次在线编译（{api}），占用主机 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh} 中有 {count} 次在线编译（{api}），占用 Host {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(compiling),
         formula="union of the compile calls / length of the steps with their preparation; what overlaps with a busy "
@@ -179,12 +179,12 @@ def _exported_compilation(trace: Trace, span: Span) -> Verdict:
         title=Words(
             f"{int(counts[row])} just-in-time compilations ({names[row]}) take {format_ns(spent)} of host time in the "
             f"capture ({format_ratio(share)} of its steps)",
-            f"采集期间有 {int(counts[row])} 次在线编译（{names[row]}），占用主机 {format_ns(spent)}"
+            f"采集期间有 {int(counts[row])} 次在线编译（{names[row]}），占用 Host {format_ns(spent)}"
             f"（占各步合计 {format_ratio(share)}）",
         ),
         evidence=[
             Evidence(
-                name=Words("host time of compilations", "在线编译的主机时间"), value=spent, unit="ns",
+                name=Words("host time of compilations", "在线编译的 Host 时间"), value=spent, unit="ns",
                 where=f"exported_apis: {names[row]}, sum over the capture",
             )
         ],
@@ -226,7 +226,7 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
             f"{counted(int(rows.sum()), 'garbage collection stops', 'garbage collections stop')} the host for "
             f"{per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh} 中 {int(rows.sum())} 次垃圾回收使主机停顿 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh} 中 {int(rows.sum())} 次垃圾回收使 Host 停顿 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[
             Evidence(
@@ -289,11 +289,11 @@ def no_calls(trace: Trace) -> Words:
         return Words(
             "the trace holds no host API calls; collect with profiler_level=torch_npu.profiler.ProfilerLevel.Level1 "
             "and keep trace_view.json or ascend_pytorch_profiler_*.db",
-            "数据中没有主机 API 调用；请以 profiler_level=torch_npu.profiler.ProfilerLevel.Level1 采集，并保留 "
+            "数据中没有 Host API 调用；请以 profiler_level=torch_npu.profiler.ProfilerLevel.Level1 采集，并保留 "
             "trace_view.json 或 ascend_pytorch_profiler_*.db",
         )
     if trace.meta.device.kind == "cpu":
-        return Words("the model runs on the host itself: no device to wait for", "模型运行在主机上：没有设备可等待")
+        return Words("the model runs on the host itself: no device to wait for", "模型运行在 Host 上：没有设备可等待")
     return Words(
         "the trace holds no runtime calls; profile with ProfilerActivity.CPU beside the device's activity",
         "数据中没有 runtime 调用；采集时请同时开启 ProfilerActivity.CPU",

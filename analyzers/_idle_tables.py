@@ -29,7 +29,7 @@ def gap_tables(idle: Idle) -> tuple[ResultTable, ...]:
     step_ns, steps = idle.span.step_ns, idle.span.steps
     whole = result_table(
         "idle-causes",
-        Words("Idle time by what the host did", "空闲时间按主机活动划分"),
+        Words("Idle time by what the host did", "空闲时间按 Host 活动划分"),
         (
             Col("cause", "Cause", "原因", [cause.value for cause in causes]),
             Col("total_ns", "Idle time", "空闲时间", [idle.cause_ns(cause) for cause in causes], "ns"),
@@ -54,7 +54,7 @@ def gap_tables(idle: Idle) -> tuple[ResultTable, ...]:
             Col("start_ns", "Start", "开始时间", idle.gaps.starts[top]),
             Col("dur_ns", "Idle", "空闲", length[top], "ns"),
             Col("cause", "Cause", "原因", [cause.value for cause in named]),
-            Col("host", "Longest host event", "主机最长事件", [host_activity(idle, int(gap)) for gap in top]),
+            Col("host", "Longest host event", "Host 最长事件", [host_activity(idle, int(gap)) for gap in top]),
         ),
     )
     return whole, longest
@@ -145,7 +145,7 @@ def api_table(trace: Trace, idle: Idle | None) -> ResultTable | None:
     top = np.argsort(-total, kind="stable")[:TOP_APIS]
     return result_table(
         "host-apis",
-        Words("Host calls by time", "主机 API 耗时"),
+        Words("Host calls by time", "Host API 耗时"),
         (
             Col("api", "Call", "API", [apis.values[code] for code in keys[0][top].tolist()]),
             Col("layer", "Layer", "层", [None if c < 0 else layers.values[c] for c in keys[1][top].tolist()]),
@@ -168,7 +168,7 @@ def _exported_apis(trace: Trace) -> ResultTable | None:
     count, total = chosen.ints("count"), chosen.ints("total_ns")
     return result_table(
         "host-apis",
-        Words("Host calls by time", "主机 API 耗时"),
+        Words("Host calls by time", "Host API 耗时"),
         (
             Col("api", "Call", "API", chosen.text("api")),
             Col("layer", "Layer", "层", chosen.text("layer")),

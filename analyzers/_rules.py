@@ -159,7 +159,7 @@ def finding(
     return Finding(
         code=code,
         analyzer=analyzer,
-        title=title,
+        title=Words(title.en.rstrip("."), title.zh.rstrip("。")),
         ranks=own if ranks is None else tuple(ranks),
         affected_ranks=own if affected_ranks is None else tuple(affected_ranks),
         severity=severity,

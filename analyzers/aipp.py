@@ -89,7 +89,7 @@ def aipp(trace: Trace) -> Result:
         troubleshooting table, D-03; Amdahl's law.
     """
     if not len(trace[HOST_EVENTS]) and not len(trace[KERNELS]) and not len(trace[HOST_OPS]):
-        raise NoData(Words("no host events and no kernels", "没有主机事件，也没有 Kernel"))
+        raise NoData(Words("no host events and no kernels", "没有 Host 事件，也没有 Kernel"))
     reason = _not_applicable(trace)
     if reason is not None:
         return Result(judged=(Judged(code="D-03", verdict="clean", reason=reason),))
@@ -216,7 +216,7 @@ def _result(trace: Trace, windows: StepWindows, whole: int, stages: list[_Stage]
         reason = Words(
             f"preprocessing: {format_ratio(host_share)} of the step on the host, "
             f"{format_ratio(device_share)} on the device",
-            f"预处理：主机侧占单步 {format_ratio(host_share)}，设备侧占 {format_ratio(device_share)}",
+            f"预处理：Host 侧占单步 {format_ratio(host_share)}，设备侧占 {format_ratio(device_share)}",
         )
         return Result(metrics=metrics, tables=(table,), judged=(Judged(code="D-03", verdict="clean", reason=reason),))
     made = _finding(trace, windows, stages, exposed, share_all, share)
@@ -310,4 +310,4 @@ def _finding(
     )
 
 
-_WHERE: Final = {"host": "主机", "device": "设备"}
+_WHERE: Final = {"host": "Host", "device": "设备"}

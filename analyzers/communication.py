@@ -29,7 +29,7 @@ from ascend_perf.analyzers._communication_traffic import algorithm, small_packet
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.intervals import EMPTY, IntervalSet
-from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Words
 from ascend_perf.model.table import NULL, Bools
 from ascend_perf.model.tables import COMM_OPS
 from ascend_perf.model.trace import Trace
@@ -365,7 +365,6 @@ def _exposed(calls: Calls, explained: _Explained) -> tuple[Finding | None, Judge
         ),
         vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids, cause=cause,
         formula="(exposed communication - waiting explained by N-05 and L-01) / length of the steps",
-        severity=Severity.MEDIUM if share < MAX_EXPOSED_RATIO else None,
     )  # fmt: skip
     return found, Judged(code="N-01", verdict="found")
 

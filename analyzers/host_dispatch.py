@@ -33,7 +33,7 @@ from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import step_windows
-from ascend_perf.model.finding import Evidence, Judged, Metric, Result, ResultTable, Severity, Words
+from ascend_perf.model.finding import Evidence, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
@@ -73,7 +73,7 @@ def host_dispatch(trace: Trace) -> Result:
     idle = idle_of(trace)
     has_host = trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS)
     if not len(windows) or (idle is None and not has_host and exported_split(trace) is None):
-        raise NoData(Words("no device activity and no host activity in the trace", "数据中既无设备活动也无主机活动"))
+        raise NoData(Words("no device activity and no host activity in the trace", "数据中既无设备活动也无 Host 活动"))
     span = host_span(trace, windows)
     launches = launches_of(trace)
     verdicts: list[Verdict] = [
@@ -143,7 +143,7 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
         ),
         *(
             Evidence(
-                name=Words(f"the host meanwhile: {CAUSES[cause].en}", f"期间主机：{CAUSES[cause].zh}"),
+                name=Words(f"the host meanwhile: {CAUSES[cause].en}", f"期间 Host：{CAUSES[cause].zh}"),
                 value=left[cause] / max(1, span.steps), unit="ns", where="idle-causes, per step",
             )
             for cause in causes[:3]
@@ -167,7 +167,7 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
         formula="(idle time of the device - idle time that other rows explain) / length of the steps",
-        severity=Severity.MEDIUM if share <= MAX_FREE_RATIO else None, cause=_free_cause(trace, idle, main),
+        cause=_free_cause(trace, idle, main),
     )  # fmt: skip
     return found, Judged(code="H-01", verdict="found")
 
@@ -197,7 +197,6 @@ def _exported_free(trace: Trace) -> Verdict:
             )
         ],
         vendor=trace.meta.device.kind, formula="Free / (Computing + Communication(Not Overlapped) + Free)",
-        severity=Severity.MEDIUM if share <= MAX_FREE_RATIO else None,
         cause=Words(
             f"Only the exporter's sums of this rank are in the data: {no_calls(trace).en}.",
             f"数据中只有该卡的导出汇总：{no_calls(trace).zh}。",
@@ -239,7 +238,7 @@ def _free_cause(trace: Trace, idle: Idle, main: Cause) -> Words | None:
     if not idle.has_host:
         base = Words(
             f"It cannot be told what the host did: {no_calls(trace).en}.",
-            f"无法判断主机在做什么：{no_calls(trace).zh}。",
+            f"无法判断 Host 在做什么：{no_calls(trace).zh}。",
         )
     elif main is Cause.DEVICE:
         base = Words(
@@ -249,13 +248,13 @@ def _free_cause(trace: Trace, idle: Idle, main: Cause) -> Words | None:
         )
     else:
         base = Words(
-            "The host issues work more slowly than the device finishes it.", "主机下发的速度低于设备执行的速度。"
+            "The host issues work more slowly than the device finishes it.", "Host 下发的速度低于设备执行的速度。"
         )
     if heavy:
         names = ", ".join(heavy)
         return Words(
             f"{base.en} The profiler itself slows the host here ({names}): compare with the step time without it.",
-            f"{base.zh}注意 profiler 自身也会拖慢主机（{names}）：请与不开 profiler 的单步耗时对比。",
+            f"{base.zh}注意 profiler 自身也会拖慢 Host（{names}）：请与不开 profiler 的单步耗时对比。",
         )
     return base
 
@@ -409,7 +408,7 @@ def _log_level(trace: Trace) -> Verdict:
         "H-09", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, subject="log level",
         title=Words(
             f"ASCEND_GLOBAL_LOG_LEVEL is {value}: CANN writes more than errors to its log and slows every host call",
-            f"ASCEND_GLOBAL_LOG_LEVEL={value}：CANN 记录错误以外的日志，拖慢所有主机调用",
+            f"ASCEND_GLOBAL_LOG_LEVEL={value}：CANN 记录错误以外的日志，拖慢所有 Host 调用",
         ),
         evidence=[
             Evidence(

@@ -93,4 +93,4 @@ def self_times(ops: Table) -> Ints:
         up = intervals.parents(start[rows], start[rows] + dur[rows])
         child = np.flatnonzero(up >= 0)
         np.subtract.at(own, rows[up[child]], dur[rows[child]])
-    return np.maximum(own, 0)
+    return np.asarray(np.maximum(own, 0), np.int64)

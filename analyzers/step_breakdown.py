@@ -17,6 +17,7 @@ from ascend_perf.model.tables import COMM_OPS, COMM_TASKS, COPIES, EXPORTED_STEP
 from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import KernelClass, kernel_classes
 from ascend_perf.plugins import NoData, analyzer
+from ascend_perf.units import format_ns
 
 SUM_TOLERANCE_NS: Final = 100
 """Sums of exporters may differ by this much. Status: measured (up to 25 ns per step in our traces)."""
@@ -72,7 +73,8 @@ def step_breakdown(trace: Trace) -> Result:
     known = [split for split in own if split.computing is not None]
     # Where the events tell nothing of the device, the exporter's figures are the best there are.
     rows = _merged(own, exported)
-    tables = [_steps_table(rows, any(split.computing is not None for split in rows))]
+    has_device = any(split.computing is not None for split in rows)
+    tables = [_steps_table(rows, _outside(trace, windows) if has_device else _NO_DEVICE)]
     if known and exported:
         tables.append(_checks_table(trace, windows, known, exported))
     bar = _bar(trace, windows, rows)
@@ -184,16 +186,33 @@ def _us(values: list[int | None]) -> tuple[Cell, ...]:
     return tuple(None if value is None else value / 1000 for value in values)
 
 
-def _steps_table(rows: list[StepSplit], has_device: bool) -> ResultTable:
+_NO_DEVICE: Final = Words(
+    "This profile holds no device events: only the spans of the host's steps are known.",
+    "该数据不含设备侧事件，只能给出 Host 侧 step 的时长。",
+)
+
+
+def _outside(trace: Trace, windows: StepWindows) -> Words | None:
+    """Device work that lies in no step (the tail of asynchronous launches, or before the first step), said aloud."""
+    count = total_ns = 0
+    for spec in (KERNELS, COMM_OPS):
+        rows = membership(trace, trace[spec], windows) < 0
+        count += int(rows.sum())
+        total_ns += int(trace[spec].ints("dur_ns")[rows].sum())
+    if not count:
+        return None
+    return Words(
+        f"{count} kernels and collectives ({format_ns(total_ns)}) run before the first or after the last step "
+        "and are in no row: the host marks its steps ahead of the device.",
+        f"另有 {count} 个 Kernel 与集合通信（{format_ns(total_ns)}）在首个 step 之前或末个 step 之后执行，"
+        "未计入任何一行：Host 的 step 标记早于设备执行。",
+    )
+
+
+def _steps_table(rows: list[StepSplit], note: Words | None) -> ResultTable:
     def times(name: str) -> tuple[Cell, ...]:
         return _us([getattr(row, name) for row in rows])
 
-    note = None
-    if not has_device:
-        note = Words(
-            "This profile holds no device events: only the spans of the host's steps are known.",
-            "该数据不含设备侧事件，只能给出主机侧 step 的时长。",
-        )
     return result_table(
         "steps",
         Words("Steps", "各 step 耗时拆解"),

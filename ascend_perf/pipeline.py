@@ -58,7 +58,10 @@ class Analysis:
                 continue
             for table in outcome.tables:
                 if table.name == name:
-                    return pd.DataFrame({c.name: list(d) for c, d in zip(table.columns, table.data, strict=True)})
+                    frame: pd.DataFrame = pd.DataFrame(
+                        {c.name: list(d) for c, d in zip(table.columns, table.data, strict=True)}
+                    )
+                    return frame
         known = sorted({table.name for outcome in self.outcomes for table in outcome.tables})
         raise KeyError(f"no result table {name!r}; there are {', '.join(known)}")
 

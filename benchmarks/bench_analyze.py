@@ -154,9 +154,8 @@ def main() -> None:
             path.unlink()
         if len(costs) > 1:
             (small, first), (large, last) = costs[0], costs[-1]
-            print(
-                f"size x{large / small:.2f}: CPU x{last.cpu_s / first.cpu_s:.2f}, peak x{last.peak_bytes / first.peak_bytes:.2f}"
-            )
+            cpu, peak = last.cpu_s / first.cpu_s, last.peak_bytes / first.peak_bytes
+            print(f"size x{large / small:.2f}: CPU x{cpu:.2f}, peak x{peak:.2f}")
 
 
 def run(label: str, path: Path, size_bytes: int, folder: Path) -> Cost:

@@ -280,7 +280,8 @@ class Table:
             kind = self.spec.column(name).kind
             if kind is Kind.TEXT:
                 text = self.text(name)
-                data[name] = pd.Categorical.from_codes(text.codes, categories=pd.Index(_distinct(text.values), dtype=object))
+                categories = pd.Index(_distinct(text.values), dtype=object)
+                data[name] = pd.Categorical.from_codes(text.codes, categories=categories)
             elif kind is Kind.INT:
                 values = self.ints(name)
                 data[name] = pd.arrays.IntegerArray(np.where(values == NULL, 0, values), values == NULL)
@@ -288,7 +289,8 @@ class Table:
                 data[name] = self.floats(name)
             else:
                 data[name] = self.bools(name)
-        return pd.DataFrame(data, index=pd.RangeIndex(len(self)))
+        frame: pd.DataFrame = pd.DataFrame(data, index=pd.RangeIndex(len(self)))
+        return frame
 
 
 def known(values: Values) -> Bools:

@@ -93,8 +93,8 @@ COMM_OPS: Final = TableSpec(
         _int("start_ns", "ns", required=True),
         _DUR,
         _text("name", "as in the file, e.g. hcom_allReduce__586_0_1", required=True),
-        _text("op", "allReduce, allGather, reduceScatter, broadcast, alltoall, alltoallv, send, receive, batchSendRecv, "
-                    "reduce, scatter, gather, barrier; 'other' when the name tells nothing"),
+        _text("op", "allReduce, allGather, reduceScatter, broadcast, alltoall, alltoallv, send, receive, "
+                    "batchSendRecv, reduce, scatter, gather, barrier; 'other' when the name tells nothing"),
         _text("group", "communicator as named in the file"),
         _text("group_label", "dp, tp, pp, ... when metadata names the group"),
         _int("group_size"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_perf.model.table import NULL, Table, Text, known
+from ascend_perf.model.table import NULL, Table, Text, Values, known
 from ascend_perf.model.tables import ALL, KERNELS, MEMORY
 
 TEXTS = st.lists(st.none() | st.sampled_from(["a", "b", "", "c"]), max_size=12)
@@ -33,10 +33,10 @@ def test_text_concat_compact_and_relabel(a: list[str | None], b: list[str | None
     assert upper.to_list() == [None if i in (None, "c") else i.upper() for i in a + b]
 
 
-def table(**columns: object) -> Table:
+def table(**columns: Values) -> Table:
     return Table(
         KERNELS, {"start_ns": np.array([1, 2]), "dur_ns": np.array([3, 4]), "name": Text.of(["x", "y"]), **columns}
-    )  # type: ignore[dict-item]
+    )
 
 
 def test_columns_that_were_not_given_are_unknown() -> None:
@@ -61,7 +61,7 @@ def test_open_tables_take_further_counters_and_closed_ones_do_not() -> None:
         ({"op_type": np.array([1, 2])}, "must be a Text"),
     ],
 )
-def test_wrong_columns_are_refused(columns: dict[str, object], message: str) -> None:
+def test_wrong_columns_are_refused(columns: dict[str, Values], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         table(**columns)
 
