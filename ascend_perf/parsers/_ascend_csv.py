@@ -6,6 +6,7 @@ pyarrow only splits the cells, and each column is converted by what it is known 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Callable, Sequence
@@ -164,6 +165,9 @@ def _split(
     import pyarrow as pa
     from pyarrow import csv as pa_csv
 
+    if not _is_utf8(path):
+        # pyarrow shows a refused row to its handler as text, and prints a traceback when that cannot be decoded.
+        raise _Unsplittable("invalid UTF-8")
     ragged = short = 0
 
     def refuse(row: pa_csv.InvalidRow) -> str:
@@ -202,25 +206,41 @@ def _split(
     return columns, ragged
 
 
+def _is_utf8(path: Path) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for block in files.blocks(path):
+            decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _split_slowly(
     path: Path, names: tuple[str, ...], wanted: list[str]
 ) -> tuple[dict[str, pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]], int]:
-    """The csv module reads what pyarrow refuses: short rows, rows longer than a block, quotes that never close."""
+    """The csv module reads what pyarrow refuses: short rows, invalid UTF-8, quotes that never close."""
+    import pyarrow as pa
+
     text = b"".join(files.blocks(path)).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").replace("\0", "")
-    csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
     rows = []
     ragged = 0
-    for index, row in enumerate(csv.reader(io.StringIO(text, newline=""))):
-        if index == 0 or not row:
-            continue
-        if len(row) <= len(names):
-            rows.append([*row, *[""] * (len(names) - len(row))])
-        else:
-            ragged += 1
+    limit = csv.field_size_limit(len(text) + 1)
+    try:
+        for index, row in enumerate(csv.reader(io.StringIO(text, newline=""))):
+            if index == 0 or not row:
+                continue
+            if len(row) <= len(names):
+                rows.append([*row, *[""] * (len(names) - len(row))])
+            else:
+                ragged += 1
+    except csv.Error as error:
+        raise InputError(f"{path} is no CSV file: {error}") from None
+    finally:
+        csv.field_size_limit(limit)
     places = {name: place for place, name in enumerate(names)}
-    return {
-        name: np.array([row[places[name]].encode() for row in rows] or [b""], np.bytes_)[: len(rows)] for name in wanted
-    }, ragged
+    return {name: pa.array([row[places[name]].encode() for row in rows], pa.binary()) for name in wanted}, ragged
 
 
 def _encoded(column: pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]) -> tuple[NDArray[np.int32], list[bytes]]:

@@ -18,7 +18,7 @@ from ascend_perf.model.table import NULL, Ints, Table, TableSpec, Text, Values
 from ascend_perf.parsers._ascend_comm import op_of
 from ascend_perf.parsers._ascend_db_samples import SampleReader
 from ascend_perf.parsers._ascend_files import database, table_names
-from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS
+from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS, MAX_START_NS
 from ascend_perf.parsers._ascend_meta import Facts, take_metadata
 from ascend_perf.parsers._ascend_sqlite import (
     Strings,
@@ -150,6 +150,7 @@ class _Reader:
         ok = np.ones(len(start), bool)
         for reason, bad in (
             ("without start or end", (start == NULL) | (end == NULL)),
+            ("before 1970 or after 2200", (start < 0) | (start > MAX_START_NS)),
             ("with a negative duration", end < start),
             ("over a day long", end - np.where(start == NULL, end, start) > MAX_DUR_NS),
         ):

@@ -22,6 +22,9 @@ from ascend_perf.parsers._ascend_files import CORE_NAMES, DUR_NAMES, NAME_NAMES,
 MAX_DUR_NS: Final = 86_400 * 10**9
 """Longer rows (a day) are damage: they are dropped and counted. Status: assumed."""
 
+MAX_START_NS: Final = 7_258_118_400 * 10**9
+"""Later starts (year 2200) are damage: they would stretch every span, and sums could leave int64. Status: assumed."""
+
 MIN_EPOCH_NS: Final = 10**18
 """Epoch microseconds have 16 digits since 2001; shorter ones have lost digits. Source: format reference, 9.1."""
 
@@ -227,7 +230,7 @@ def _usable(start: Ints, damaged: Bools, dur: Ints) -> tuple[Bools, tuple[Droppe
     """Rows that can be used, and counts of the others by reason."""
     reasons = (
         ("start time missing, unreadable or beyond int64", (start == NULL) & ~damaged),
-        ("start time before 1970", (start != NULL) & (start < 0)),
+        ("start time before 1970 or after 2200", (start != NULL) & ((start < 0) | (start > MAX_START_NS))),
         ("duration missing, unreadable or beyond int64", dur == NULL),
         ("negative duration", (dur != NULL) & (dur < 0)),
         ("duration over a day", dur > MAX_DUR_NS),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
-from ascend_perf.model.table import Table, TableSpec
-from ascend_perf.model.trace import Check, Dropped, Meta, Source, Trace
+from ascend_perf.model.table import NULL, Ints, Table, TableSpec
+from ascend_perf.model.trace import Check, Dropped, Group, Meta, Source, Trace
 from ascend_perf.parsers import _ascend_calls as calls
 from ascend_perf.parsers import _ascend_comm as comm
 from ascend_perf.parsers import _ascend_meta as meta
@@ -78,6 +80,10 @@ class _Rank:
         self.read_data = 0
         self.timeline: Timeline | None = None
         self.database: Database | None = None
+        self.host_steps = NO_HOST_STEPS
+        self.groups: tuple[Group, ...] = ()
+        self.exact = True
+        """Whether the starts of the collectives are exact."""
 
     def read(self) -> list[Trace]:
         for path, problem in self.files.unusable:
@@ -96,7 +102,7 @@ class _Rank:
         self._each(Kind.MATRIX, self._read_matrix)
         if not self.read_data:
             raise self.errors[0] if self.errors else InputError(f"{self.files.label}: nothing to read")
-        return [self._trace()]
+        return self._traces()
 
     # ---- files ----------------------------------------------------------------------------------------------------
 
@@ -141,6 +147,9 @@ class _Rank:
         return label if label.rpartition("/")[2] == path.name else f"{label}/{path.name}"
 
     def _used(self, path: Path, kind: Kind, rows: int, dropped: tuple[Dropped, ...] = ()) -> None:
+        lost = sum(reason.count for reason in dropped if not reason.reason.startswith("python frame"))
+        if lost > MAX_LOST_RATIO * max(rows, 1):
+            self.warnings.append(f"{path.name}: {lost} of {rows} rows cannot be used: sums are too low")
         self._source(path, kind.value, rows=rows, dropped=dropped)
         self.read_data += 1
 
@@ -252,71 +261,113 @@ class _Rank:
 
     # ---- joining --------------------------------------------------------------------------------------------------
 
-    def _trace(self) -> Trace:
+    def _traces(self) -> list[Trace]:
+        """One trace; one per device when the files mix several (PROF exports without a rank)."""
+        self._join()
+        devices = self._devices()
+        if len(devices) < 2:
+            return [self._trace(self.tables, devices[0] if devices else None, self.files.label)]
+        self.facts.rank = None
+        self.warnings.append(f"the files mix {len(devices)} devices, which name no rank: each is a trace of its own")
+        return [
+            self._trace(self._of_device(device), device, f"{self.files.label} (device {device})") for device in devices
+        ]
+
+    def _join(self) -> None:
+        """Kernels and collectives with their links, steps and groups; the tables then are complete."""
         kernels = self.tables.get("kernels", Table.empty(t.KERNELS))
         comm_ops = self.tables.get("comm_ops", Table.empty(t.COMM_OPS))
         timeline = self.timeline
-        host, fallback = NO_HOST_STEPS, None
-        if self.database is not None:
-            host = self.database.host_steps
-            if not (kernels.has("step_id") or comm_ops.has("step_id")):
-                kernels, comm_ops = assign_steps(kernels, comm_ops, host, self.database.launches)
-            fallback = _span(self.tables.get("host_ops"))
         if timeline is not None:
-            if not len(kernels):
-                kernels = timeline.kernels()
-            if not len(comm_ops):
-                comm_ops = timeline.comm_ops()
-            kernels = timeline.linked_kernels(kernels)
-            comm_ops = timeline.linked_comm(comm_ops)
-            host = timeline.host_steps()
-            if not (kernels.has("step_id") or comm_ops.has("step_id")):
-                launched = timeline.npu.times_of
-                launches = (launched(kernels.ints("start_ns")), launched(comm_ops.ints("start_ns")))
-                kernels, comm_ops = assign_steps(kernels, comm_ops, host, launches)
-            fallback = _span(self.tables.get("host_ops"))
-        exact = True
+            kernels = timeline.linked_kernels(kernels if len(kernels) else timeline.kernels())
+            comm_ops = timeline.linked_comm(comm_ops if len(comm_ops) else timeline.comm_ops())
+            self.host_steps = timeline.host_steps()
+            launched = timeline.npu.times_of
+            launches = (launched(kernels.ints("start_ns")), launched(comm_ops.ints("start_ns")))
+        elif self.database is not None:
+            self.host_steps = self.database.host_steps
+            launches = self.database.launches
+        else:
+            launches = (np.empty(0, np.int64), np.empty(0, np.int64))
+        if not (kernels.has("step_id") or comm_ops.has("step_id")):
+            fitting = (_fitting(launches[0], kernels), _fitting(launches[1], comm_ops))
+            kernels, comm_ops = assign_steps(kernels, comm_ops, self.host_steps, fitting)
         if not len(comm_ops) and self.figures.calls:
             comm_ops = calls.calls_of_figures(self.figures)
-            exact = False
+            self.exact = False
             self.warnings.append(calls.APPROXIMATE)
-        comm_ops, groups = calls.with_figures(comm_ops, self.figures, self.facts.groups)
+        comm_ops, self.groups = calls.with_figures(comm_ops, self.figures, self.facts.groups)
         self.tables["kernels"], self.tables["comm_ops"] = kernels, comm_ops
-        if timeline is not None and exact:
+        if timeline is not None and self.exact:
             self.tables["comm_tasks"], lost = timeline.comm_tasks(comm_ops)
             if lost:
                 self.warnings.append(f"{lost} HCCL tasks lie outside of every collective of their group: not used")
-        named = {group.hash_id or group.name: group for group in groups}
+        named = {group.hash_id or group.name: group for group in self.groups}
         self.tables.update(comm.figure_tables(self.figures, named))
-        steps = step_table(kernels, comm_ops if exact else Table.empty(t.COMM_OPS), host, fallback)
-        self.tables["steps"] = steps
+
+    def _device_columns(self) -> tuple[Ints, Ints]:
+        """Device of each kernel and collective, as the file they come from says it."""
+        for origin in (self.database, self.kernel_rows):
+            if origin is not None and len(origin.device_of_kernel) == len(self.tables["kernels"]):
+                return origin.device_of_kernel, _fitting(origin.device_of_comm, self.tables["comm_ops"])
+        return _fitting(np.empty(0, np.int64), self.tables["kernels"]), _fitting(
+            np.empty(0, np.int64), self.tables["comm_ops"]
+        )
+
+    def _devices(self) -> list[int]:
+        kernel_device, _ = self._device_columns()
+        devices: list[int] = np.unique(kernel_device[kernel_device != NULL]).tolist()
+        return devices
+
+    def _of_device(self, device: int) -> dict[str, Table]:
+        """The tables with the rows of one device only; tables of the host stay whole."""
+        kernel_device, comm_device = self._device_columns()
+        tables = dict(self.tables)
+        tables["kernels"] = tables["kernels"].select(kernel_device == device)
+        rows = np.flatnonzero(comm_device == device)
+        tables["comm_ops"] = tables["comm_ops"].select(rows)
+        tasks = tables.get("comm_tasks")
+        if tasks is not None and len(tasks):
+            place = np.full(len(comm_device) + 1, -1, np.int64)
+            place[rows] = np.arange(len(rows))
+            owner = place[tasks.ints("comm_op")]
+            tables["comm_tasks"] = tasks.select(owner >= 0).with_columns({"comm_op": owner[owner >= 0]})
+        exported = tables.get("exported_steps")
+        if exported is not None and exported.has("device"):
+            tables["exported_steps"] = exported.select(exported.ints("device") == device)
+        return tables
+
+    def _trace(self, tables: dict[str, Table], device_id: int | None, label: str) -> Trace:
+        kernels, comm_ops = tables["kernels"], tables["comm_ops"]
+        timed = comm_ops if self.exact else Table.empty(t.COMM_OPS)
+        tables["steps"] = step_table(kernels, timed, self.host_steps, _span(tables.get("host_ops")))
         facts = self.facts
         device = meta.derive_device(facts, kernels, self._counter_hz())
+        warnings = [*facts.warnings, *self.warnings]
         if self.database is not None and not kernels.has("cube_utilization_ratio"):
-            kernels = self.tables["kernels"] = meta.with_cube_utilization(kernels, device)
-            if kernels.has("cube_utilization_ratio"):
-                self.warnings.append(COMPUTED_UTILIZATION)
+            tables["kernels"] = meta.with_cube_utilization(kernels, device)
+            if tables["kernels"].has("cube_utilization_ratio"):
+                warnings.append(COMPUTED_UTILIZATION)
+        settings = facts.settings
         for origin in (self.kernel_rows, self.database):
-            if facts.settings.generation is None and origin is not None:
-                facts.settings = replace(facts.settings, generation=origin.generation)
-        if facts.device_id is None and self.kernel_rows is not None and len(self.kernel_rows.devices) == 1:
-            facts.device_id = self.kernel_rows.devices[0]
+            if settings.generation is None and origin is not None:
+                settings = replace(settings, generation=origin.generation)
         return Trace(
-            {name: table for name, table in self.tables.items() if len(table)},
+            {name: table for name, table in tables.items() if len(table)},
             Meta(
-                label=self.files.label,
+                label=label,
                 rank=facts.rank,
                 world_size=facts.world_size,
-                device=replace(device, device_id=facts.device_id),
-                groups=groups,
+                device=replace(device, device_id=facts.device_id if device_id is None else device_id),
+                groups=self.groups,
                 parallel=facts.parallel,
                 versions=facts.versions,
                 environment=facts.environment,
-                settings=facts.settings,
+                settings=settings,
                 sources=tuple(self.sources),
-                missing=missing_data(self.tables, facts, has_timeline="host_ops" in self.tables),
-                checks=(*self.checks, *cross_checks(self.tables, self.figures)),
-                warnings=(*facts.warnings, *self.warnings),
+                missing=missing_data(tables, facts, has_timeline="host_ops" in tables),
+                checks=(*self.checks, *cross_checks(tables, self.figures)),
+                warnings=tuple(warnings),
             ),
         )
 
@@ -329,11 +380,19 @@ class _Rank:
         return meta.constant_frequency((counters.floats("value")[rows] * 1e6).tolist())
 
 
+MAX_LOST_RATIO: Final = 0.01
+"""A larger share of unusable rows is worth a warning. Source: format reference, 11.9."""
+
 COMPUTED_UTILIZATION: Final = (
     "databases hold no cube_utilization: it was computed as aic_total_cycles / (frequency x cores x duration)"
 )
 OTHER_CAPTURE: Final = "not used: none of its kernels is in the database beside it, so it is of another capture"
 IN_DATABASE: Final = "not read: the database of the same capture holds these data"
+
+
+def _fitting(column: Ints, table: Table) -> Ints:
+    """A column when it belongs to the rows of a table, else all unknown."""
+    return column if len(column) == len(table) else np.full(len(table), NULL, np.int64)
 
 
 def _span(table: Table | None) -> tuple[int, int] | None:

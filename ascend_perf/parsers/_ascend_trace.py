@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_perf.model.table import NULL, Floats, Ints, Text
-from ascend_perf.parsers._ascend_kernels import MAX_DUR_NS
+from ascend_perf.parsers._ascend_kernels import MAX_DUR_NS, MAX_START_NS
 from ascend_perf.parsers._events import Event, EventFile, Interner, decimal_ns, json_ints
 
 FRAMES: Final = "python frame (not loaded; operators keep their call stacks)"
@@ -215,6 +215,7 @@ def _take_slices(trace: TraceFile, category: str, events: list[Event]) -> None:
     keep = np.ones(len(events), bool)
     for reason, bad in (
         ("slice without a readable start", start == NULL),
+        ("slice that starts before 1970 or after 2200", (start < 0) & (start != NULL) | (start > MAX_START_NS)),
         ("slice without a readable duration", dur == NULL),
         ("slice with a negative duration", (dur < 0) & (dur != NULL)),
         ("slice over a day long", dur > MAX_DUR_NS),

@@ -59,10 +59,12 @@ def test_a_quote_that_never_closes_costs_only_the_rows_behind_it(tmp_path: Path)
     assert file.scaled(0, "a").tolist()[:1] == [1]
 
 
-def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
-    file = read_csv(write(tmp_path, b"a,b\n\xff\xfe,1\n"))
+def test_invalid_utf8_is_replaced_quietly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = read_csv(write(tmp_path, b"a,b\n\xff\xfe,1\n2,\xff,3\n"))
 
     assert file.text("a").to_list() == ["\ufffd\ufffd"]
+    assert file.ragged == 1
+    assert capfd.readouterr().err == ""
 
 
 def test_a_column_named_twice_is_found_twice() -> None:

@@ -189,7 +189,7 @@ def test_unusable_rows_are_dropped_and_counted(tmp_path: Path) -> None:
     assert trace[t.KERNELS].text("name").to_list() == ["aclnnAdd_AddAiCore_Add0"]
     assert dropped(trace) == {
         "start time missing, unreadable or beyond int64": 2,
-        "start time before 1970": 1,
+        "start time before 1970 or after 2200": 1,
         "duration missing, unreadable or beyond int64": 1,
         "negative duration": 1,
         "duration over a day": 1,
@@ -205,6 +205,12 @@ def test_times_that_a_spreadsheet_damaged_are_unknown_but_durations_count(tmp_pa
     assert trace[t.KERNELS].ints("start_ns").tolist() == [NULL] * 3
     assert int(trace[t.KERNELS].ints("dur_ns").sum()) == 30_003
     assert any("lost digits" in warning for warning in trace.meta.warnings)
+
+
+def test_many_unusable_rows_are_a_warning(tmp_path: Path) -> None:
+    write_kernels(tmp_path, [kernel_row(0), kernel_row(1, dur="-5.000")])
+
+    assert any("1 of 2 rows cannot be used" in warning for warning in read(tmp_path).meta.warnings)
 
 
 def test_a_name_with_markup_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -753,6 +759,19 @@ def test_the_hash_rule_reproduces_names_of_real_data() -> None:
 )  # fmt: skip
 def test_operations_are_told_by_name(name: str, op: str) -> None:
     assert op_of(name) == op
+
+
+def test_files_that_mix_devices_give_a_trace_per_device(tmp_path: Path) -> None:
+    rows = [{**kernel_row(n), "Device_id": str(n % 2)} for n in range(5)] + [comm_row(7, "G3")]
+    write_kernels(tmp_path, rows)
+    (unit,) = ascend_pt.find(folder_of(tmp_path))
+
+    traces = ascend_pt.parse(unit)
+
+    assert [trace.meta.device.device_id for trace in traces] == [0, 1]
+    assert [len(trace[t.KERNELS]) for trace in traces] == [3, 2]
+    assert [len(trace[t.COMM_OPS]) for trace in traces] == [1, 0]
+    assert [trace.meta.rank for trace in traces] == [None, None]
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
