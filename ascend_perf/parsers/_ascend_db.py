@@ -16,6 +16,7 @@ import numpy as np
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, TableSpec, Text, Values
 from ascend_perf.parsers._ascend_comm import op_of
+from ascend_perf.parsers._ascend_db_counters import read_counters
 from ascend_perf.parsers._ascend_db_samples import SampleReader
 from ascend_perf.parsers._ascend_files import database, table_names
 from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS, MAX_START_NS
@@ -25,7 +26,6 @@ from ascend_perf.parsers._ascend_sqlite import (
     columns_of,
     enum_text,
     first_rows,
-    float_columns,
     int_columns,
     look_up,
 )
@@ -60,16 +60,6 @@ COPIES: Final = {
     7: "device to host ex",
 }  # fmt: skip
 """Fallbacks for files without the enumeration's table. Source: format reference, 3.4."""
-
-_PMU: Final = {
-    "aic_total_time": "aic_time_ns",
-    "aiv_total_time": "aiv_time_ns",
-    "aic_icache_miss_rate": "aic_icache_miss_ratio",
-    "aiv_icache_miss_rate": "aiv_icache_miss_ratio",
-}
-"""Metrics whose name in the model differs."""
-
-_PMU_INTS: Final = frozenset({"aic_time_ns", "aiv_time_ns", "aic_total_cycles", "aiv_total_cycles"})
 
 
 @dataclass
@@ -384,6 +374,8 @@ class _Reader:
         text = self.strings.text
         start, connection = columns["startNs"][at], columns["connectionId"][at]
         ops = self._ops_of(connection, start)
+        counters, counted = read_counters(self.connection, self.strings, info["globalTaskId"][rows])
+        self.result.rows += counted
         self._put(
             t.KERNELS,
             {
@@ -408,7 +400,7 @@ class _Reader:
                 "correlation": connection,
                 "host_op": ops,
                 **self._launch(connection),
-                **self._counters_of(info["globalTaskId"][rows]),
+                **counters,
             },
         )
         self.result.launches = (self._op_starts(ops), self.result.launches[1])
@@ -429,29 +421,6 @@ class _Reader:
             values[found] = self.calls[source][row[found]]
             result[target] = values
         return result
-
-    def _counters_of(self, task_ids: Ints) -> dict[str, Values]:
-        """TASK_PMU_INFO pivoted: one column per metric. Times are ns; each time is its ratio times the core time."""
-        if "TASK_PMU_INFO" not in self.tables:
-            return {}
-        pmu = float_columns(self.connection, "TASK_PMU_INFO", "globalTaskId", "name", "value")
-        self.result.rows += len(pmu["value"])
-        ids = np.where(np.isnan(pmu["globalTaskId"]), NULL, pmu["globalTaskId"]).astype(np.int64)
-        metric = self.strings.text(np.where(np.isnan(pmu["name"]), NULL, pmu["name"]).astype(np.int64)).compact()
-        row = first_rows(task_ids, ids)
-        columns: dict[str, Values] = {}
-        for code, name in enumerate(metric.values):
-            target = _PMU.get(name, name)
-            if name.endswith("_time") and target == name:
-                continue
-            values = np.full(len(task_ids), np.nan)
-            mine = (metric.codes == code) & (row >= 0)
-            values[row[mine]] = pmu["value"][mine]
-            if target in _PMU_INTS:
-                columns[target] = np.where(np.isnan(values), NULL, np.rint(np.nan_to_num(values))).astype(np.int64)
-            else:
-                columns[target] = values
-        return columns
 
     def _comm(self) -> None:
         ops = self._ints(

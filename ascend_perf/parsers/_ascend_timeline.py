@@ -6,7 +6,6 @@ Source: format reference, sections 2.2 to 2.7.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,9 +14,10 @@ from ascend_perf import intervals
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text, Values
 from ascend_perf.parsers._ascend_comm import op_of
+from ascend_perf.parsers._ascend_flows import launches
 from ascend_perf.parsers._ascend_kernels import CORES
 from ascend_perf.parsers._ascend_steps import HostSteps
-from ascend_perf.parsers._ascend_trace import Columns, TraceFile
+from ascend_perf.parsers._ascend_trace import TraceFile
 from ascend_perf.parsers._ascend_words import (
     NO_RANK,
     copy_kind,
@@ -66,56 +66,13 @@ COUNTER_PROCESSES: Final = frozenset(
 """Counter tracks that are kept; Acc PMU and Stars Soc Info are levels without a unit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launches:
-    """Where a device task was launched on the host, by its start: all arrays in order of `starts`, shape (n,)."""
-
-    starts: Ints
-    times: Ints
-    pids: Ints
-    tids: Ints
-
-    def of(self, starts: Ints) -> Ints:
-        """Row of the launch of each device task that starts at these times, -1 where there is none."""
-        if not len(self.starts):
-            return np.full(len(starts), -1, np.int64)
-        place = np.clip(np.searchsorted(self.starts, starts), 0, len(self.starts) - 1)
-        return np.where(self.starts[place] == starts, place, -1).astype(np.int64)
-
-    def times_of(self, starts: Ints) -> Ints:
-        """When each device task was launched, `NULL` where that is not known."""
-        rows = self.of(starts)
-        result = np.full(len(starts), NULL, np.int64)
-        result[rows >= 0] = self.times[rows[rows >= 0]]
-        return result
-
-
-def _launches(starts: Columns, ends: Columns) -> Launches:
-    """Flows joined by id. One start may have several ends; ends without a start are left out."""
-    ids, first = np.unique(starts.ints("id"), return_index=True)
-    end_ids, end_times = ends.ints("id"), ends.ints("time")
-    if not len(ids) or not len(end_ids):
-        nothing = np.empty(0, np.int64)
-        return Launches(starts=nothing, times=nothing, pids=nothing, tids=nothing)
-    place = np.clip(np.searchsorted(ids, end_ids), 0, len(ids) - 1)
-    joined = (ids[place] == end_ids) & (end_times != NULL) & (end_ids != NULL)
-    order = np.argsort(end_times[joined], kind="stable")
-    rows = first[place[joined]][order]
-    return Launches(
-        starts=end_times[joined][order],
-        times=starts.ints("time")[rows],
-        pids=starts.ints("pid")[rows],
-        tids=starts.ints("tid")[rows],
-    )
-
-
 class Timeline:
     """Tables of one trace_view.json, and the links that other files' kernels and collectives get from it."""
 
     def __init__(self, trace: TraceFile) -> None:
         self.trace = trace
-        self.npu = _launches(trace.npu_starts, trace.npu_ends)
-        self.host_to_device = _launches(trace.launch_starts, trace.launch_ends)
+        self.npu = launches(trace.npu_starts, trace.npu_ends)
+        self.host_to_device = launches(trace.launch_starts, trace.launch_ends)
         self.streams = self._streams()
         hardware = np.isin(trace.slices.ints("pid"), trace.pids("Ascend Hardware"))
         name, task_type = trace.slices.text("name"), trace.slices.text("task_type")
