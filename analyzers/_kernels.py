@@ -107,6 +107,8 @@ class KernelTime:
     duration: Ints
     kernel_total_ns: int
     """Sum of all durations, over all streams."""
+    unit: Words
+    """What a row is called: kernel, or operator where the model runs on the CPU itself."""
 
     @classmethod
     def of(cls, trace: Trace) -> KernelTime:
@@ -120,6 +122,7 @@ class KernelTime:
             inside=membership(trace, trace[KERNELS], windows) >= 0,
             duration=duration,
             kernel_total_ns=int(duration.sum()),
+            unit=Words("operator", "算子") if trace.meta.device.kind == "cpu" else Words("kernel", " Kernel "),
         )
 
     @property
@@ -174,13 +177,13 @@ class KernelTime:
                 name=Words(f"{what.en}, time per step (union)", f"{what.zh}，每步耗时（并集）"),
                 value=self.per_step_ns(rows),
                 unit="ns",
-                where=f"kernels: {count} rows in {self.steps} step(s)",
+                where=f"{self.unit.en}s: {count} rows in {self.steps} step(s)",
             ),
             Evidence(
-                name=Words(f"{what.en}, share of kernel time", f"{what.zh}，占 Kernel 总耗时"),
+                name=Words(f"{what.en}, share of {self.unit.en} time", f"{what.zh}，占{self.unit.zh}总耗时"),
                 value=self.kernel_share(rows),
                 unit="ratio",
-                where="kernels: sum of durations",
+                where=f"{self.unit.en}s: sum of durations",
             ),
             self.longest_evidence(rows),
         ]

@@ -233,7 +233,7 @@ def _pattern_finding(time: KernelTime, name: str, code: str, rows: Bools, count:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{what.en} runs as separate kernels {per_step:.3g} times per step: {spent}{of.en}.",
+            f"{what.en} runs as separate {time.unit.en}s {per_step:.3g} times per step: {spent}{of.en}.",
             f"{what.zh}每步以分离的算子执行 {per_step:.3g} 次：耗时 {spent}{of.zh}。",
         ),
         share_ratio=share,
@@ -242,7 +242,7 @@ def _pattern_finding(time: KernelTime, name: str, code: str, rows: Bools, count:
                 name=Words("sequences per step", "每步序列数"),
                 value=per_step,
                 unit="count",
-                where="kernels in order of start, per stream; matches do not overlap",
+                where=f"{time.unit.en}s in order of start, per stream or thread; matches do not overlap",
             ),
             *time.evidence(rows, what),
         ],
@@ -343,9 +343,9 @@ def _class_finding(
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{what.en} take {format_ratio(kernel_share)} of kernel time: "
-            f"{count:.4g} kernels and {spent} per step{of.en}.",
-            f"{what.zh}占 Kernel 总耗时 {format_ratio(kernel_share)}：每步 {count:.4g} 个、{spent}{of.zh}。",
+            f"{what.en} take {format_ratio(kernel_share)} of {time.unit.en} time: "
+            f"{count:.4g} {time.unit.en}s and {spent} per step{of.en}.",
+            f"{what.zh}占{time.unit.zh}总耗时 {format_ratio(kernel_share)}：每步 {count:.4g} 个、{spent}{of.zh}。",
         ),
         share_ratio=share,
         evidence=time.evidence(rows, what),
@@ -363,7 +363,7 @@ def _clean(code: str, time: KernelTime, rows: Bools, what: Words) -> Judged:
     return Judged(
         code=code,
         verdict="clean",
-        reason=Words(f"{what.en}: {share} of kernel time", f"{what.zh}：占 Kernel 总耗时 {share}"),
+        reason=Words(f"{what.en}: {share} of {time.unit.en} time", f"{what.zh}：占{time.unit.zh}总耗时 {share}"),
     )
 
 

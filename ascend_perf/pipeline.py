@@ -286,7 +286,10 @@ def write(
     """Write the report in each format of `targets` (format to path) and return what was written."""
     from ascend_perf.reports.payload import build
 
-    payload = build(analysis.run, analysis.outcomes, analysis.findings, lang=lang)
+    from ascend_perf.analyzers._rules import rule, rule_codes
+
+    rules = {code: rule(code).title for code in rule_codes()}
+    payload = build(analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules)
     for name, path in targets.items():
         progress(f"writing {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "host-dispatch": "host",
     "host-operators": "host",
     "optimizer": "operators",
+    "cpu-operators": "operators",
     "memory": "memory",
     "aipp": "aipp",
     "ranks": "ranks",
