@@ -8,6 +8,7 @@ moves on to the next border). Each chunk between two cuts is decoded by msgspec;
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -26,9 +27,15 @@ from ascend_perf.model.table import NULL, Ints
 MAX_EVENT_BYTES: Final = 512 << 20
 """A stretch of file this long without a border between events is refused. Status: assumed."""
 
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+"""White space and the byte-order mark."""
 _BORDER: Final = re.compile(rb'\}\s*,\s*\{\s*"')
 _GLUED: Final = re.compile(rb"\]\s*,?\s*\[")
 _ARRAY_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_STRING_OR_BRACKET: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_NO_NUMBER: Final = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
+_STRING_OR_NO_NUMBER: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|nan|Infinity|inf)\b', re.DOTALL)
+"""NaN and Infinity, which Python writes and JSON does not know; strings are matched to be left alone."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -87,10 +94,11 @@ class EventFile:
 
     def facts(self) -> dict[str, msgspec.Raw]:
         """Top-level members of the object form beside `traceEvents`, undecoded; empty for a bare array."""
-        text = self.head + b"[]" + self.tail
-        for candidate in (text, text.rstrip().rstrip(b",") + b"}", self.head + b"[]}"):
+        head = self.head.lstrip(_BLANK)
+        text = head + b"[]" + self.tail
+        for candidate in (text, text[: _end_of_object(text)], text.rstrip().rstrip(b",") + b"}", head + b"[]}"):
             try:
-                members = msgspec.json.decode(candidate, type=dict[str, msgspec.Raw])
+                members = msgspec.json.decode(without_nan(candidate), type=dict[str, msgspec.Raw])
             except msgspec.DecodeError:
                 continue
             members.pop("traceEvents", None)
@@ -129,7 +137,7 @@ class _Stream:
                 block = next(source, b"")
             except InputError as error:
                 # Damaged or cut compressed data: what came before is kept, and the message goes to the reader.
-                self.file.problems.append(error.what)
+                self.file.problems.append(error.what.replace(str(self.file.path), "the file"))
                 block = b""
             done = not block
             self.file.size_bytes += len(block)
@@ -140,7 +148,7 @@ class _Stream:
                     if len(buffer) > MAX_EVENT_BYTES:
                         raise InputError(f"{self.file.path} has no trace events in its first {len(buffer) >> 20} MiB")
                     continue
-                if buffer.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+                if buffer.lstrip(_BLANK)[:1] == b"[":
                     self.file.head = b""
                 else:
                     self.file.head = buffer[: start - 1]
@@ -163,7 +171,7 @@ class _Stream:
 
     def _array_start(self, buffer: bytes) -> int | None:
         """Position after the `[` that opens the events, None when it has not come yet."""
-        text = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
+        text = buffer.lstrip(_BLANK)
         if not text:
             return None
         if text[:1] == b"[":
@@ -208,6 +216,10 @@ class _Stream:
         except msgspec.ValidationError:
             events = self._decode_loose(b"[" + body + b"]")
         except msgspec.DecodeError:
+            if _NO_NUMBER.search(body) and (plain := without_nan(body)) != body:
+                if (readable := self._decode(plain)) is not None:
+                    self._note("values that are no numbers (written by a division by zero) were read as unknown")
+                return readable
             try:
                 repaired = body.decode("utf-8", "strict")
             except UnicodeDecodeError:
@@ -263,6 +275,8 @@ class _Stream:
                     self._note("several arrays were glued together; all were read")
                     self.file.tail = b""
                     yield from self._rest(following[1:])
+                else:
+                    yield from self._after_object(text[closing + 1 :])
                 return
         last = self._decode(text.rstrip().rstrip(b","))
         if last is not None:
@@ -275,10 +289,29 @@ class _Stream:
             return
         yield self._salvage(text)
 
+    def _after_object(self, text: bytes) -> Iterator[list[Event]]:
+        """Events of further objects behind the first one's end; anything else behind it is reported."""
+        if not self.file.head:
+            beyond = text.strip(_BLANK + b"\0")
+        else:
+            end = _end_of_object(b'{"":0' + text) - len(b'{"":0')
+            beyond = text[end:].strip(_BLANK + b"\0")
+            self.file.tail = text[:end] if end > 0 else text
+        if not beyond:
+            return
+        if beyond[:1] in b",{" and (match := _ARRAY_KEY.search(beyond)):
+            tail = self.file.tail
+            self._note("several traces were glued together; the events of all were read")
+            yield from self._rest(beyond[match.end() :])
+            self.file.tail = tail
+        else:
+            self._note(f"{len(beyond)} bytes of something else follow the end of the trace")
+
     @staticmethod
     def _closings(text: bytes) -> Iterator[int]:
         """Positions of `]` that could close the events: those after a `}` and before `}`, `,`, `[` or the end."""
         pattern = re.compile(rb"\}\s*,?\s*\]|^\s*\]")
+        other: deque[int] = deque(maxlen=64)
         for tried, match in enumerate(pattern.finditer(text)):
             if tried > 4096:
                 return
@@ -286,6 +319,9 @@ class _Stream:
             after = text[position + 1 :].lstrip()[:1]
             if after in (b"", b"}", b",", b"["):
                 yield position
+            else:
+                other.append(position)
+        yield from other  # something else follows the end
 
     def _salvage(self, text: bytes) -> list[Event]:
         """Whole events of a damaged end, one by one; the cut one is dropped and counted."""
@@ -309,6 +345,27 @@ def _split_at_borders(text: bytes) -> list[bytes]:
     cuts = [match.start() + 1 for match in _BORDER.finditer(text)]
     edges = [0, *cuts, len(text)]
     return [text[a:b].strip().lstrip(b",").strip() for a, b in pairwise(edges)]
+
+
+def without_nan(text: bytes) -> bytes:
+    """JSON text with the bare words NaN and Infinity replaced by null; strings stay as they are."""
+    if not _NO_NUMBER.search(text):
+        return text
+    return _STRING_OR_NO_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", text)
+
+
+def _end_of_object(text: bytes) -> int:
+    """Position behind the `}` that closes the object at the start of the text; its length when none does."""
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        sign = match[0]
+        if sign in (b"{", b"["):
+            depth += 1
+        elif sign in (b"}", b"]"):
+            depth -= 1
+            if depth <= 0:
+                return match.end()
+    return len(text)
 
 
 def _word(value: object) -> str:

@@ -81,6 +81,7 @@ def some_events(count: int) -> list[dict[str, object]]:
         (lambda text: text + text, 80, "glued"),
         (lambda text: text + ",\n" + text, 80, "glued"),
         (lambda text: "\ufeff" + text, 40, None),
+        (lambda text: text + "\0\0oops", 40, "4 bytes of something else"),
     ],
 )
 def test_damage_costs_only_what_is_damaged(tmp_path: Path, damage, kept: int, said: str | None, block: int) -> None:  # type: ignore[no-untyped-def]
@@ -107,6 +108,53 @@ def test_invalid_utf8_is_replaced_and_said(tmp_path: Path) -> None:
     names, file = names_of(path, 1 << 20)
     assert names == ["a\ufffd\ufffd", "b"]
     assert file.problems == ["invalid UTF-8 was replaced"]
+
+
+@pytest.mark.parametrize("block", [64, 1 << 20])
+@pytest.mark.parametrize("word", ["NaN", "-Infinity", "Infinity"])
+def test_no_numbers_are_unknown_and_cost_no_event(tmp_path: Path, word: str, block: int) -> None:
+    path = tmp_path / "t.json"
+    args = f'"args":{{"occupancy":{word},"text":"a, NaN, b: Infinity"}}'
+    events = f'{{"ph":"X","name":"k:NaN,","ts":1,"dur":{word},{args}}},{{"ph":"X","name":"b","ts":2,"dur":1,{args}}}'
+    path.write_text(f'{{"scale": {word}, "rank": 3, "traceEvents":[{events}]}}')
+    file = EventFile(path, block_bytes=block)
+    read = [event for events in file.read() for event in events]
+    assert [event.name for event in read] == ["k:NaN,", "b"]
+    assert decimal_ns([event.dur for event in read]).tolist() == [NULL, 1000]
+    assert msgspec.json.decode(read[1].args) == {"occupancy": None, "text": "a, NaN, b: Infinity"}
+    assert bytes(file.facts()["rank"]) == b"3"
+    assert file.dropped == {} and any("no numbers" in p for p in file.problems)
+
+
+@pytest.mark.parametrize("block", [64, 1 << 20])
+@pytest.mark.parametrize(
+    ("damage", "kept", "said"),
+    [
+        (lambda text: "\ufeff" + text, 40, None),
+        (lambda text: text + "\n\0\0", 40, None),
+        (lambda text: text + "\0\0garbage", 40, "7 bytes of something else"),
+        (lambda text: text + "}", 40, "1 bytes of something else"),
+        (lambda text: text + text, 80, "several traces were glued"),
+        (lambda text: text + "\n" + text + text, 120, "several traces were glued"),
+    ],
+)
+def test_what_follows_an_object_is_read_or_said(  # type: ignore[no-untyped-def]
+    tmp_path: Path, damage, kept: int, said: str | None, block: int
+) -> None:
+    path = tmp_path / "t.json"
+    text = json.dumps({"schemaVersion": 1, "traceEvents": some_events(40), "rank": 3, "deep": {"a": [{"b": "]}"}]}})
+    path.write_text(damage(text), "utf-8")
+    names, file = names_of(path, block)
+    assert len(names) == kept
+    assert bytes(file.facts()["rank"]) == b"3"
+    assert (file.problems == []) if said is None else any(said in p for p in file.problems)
+
+
+def test_problems_do_not_tell_where_the_file_lies(tmp_path: Path) -> None:
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(some_events(100)).encode(), mtime=0)[:-20])
+    _, file = names_of(path, 1 << 20)
+    assert file.problems and not any(str(tmp_path) in p for p in file.problems)
 
 
 def test_odd_types_are_taken_as_text(tmp_path: Path) -> None:
