@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from ascend_perf import files
 from ascend_perf.errors import InputError
 from ascend_perf.model.trace import Trace
+
+HEAD_BYTES: Final = 64 << 10
+"""What is read of a file to see what it is."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class FileEntry:
     def head(self) -> bytes:
         """First 64 KiB of the (decompressed) content; empty when the file cannot be read."""
         try:
-            return files.head(self.path)
+            return files.head(self.path, HEAD_BYTES)
         except InputError:
             return b""
 

@@ -142,6 +142,10 @@ def _hint_of(source: Source) -> str:
 def _what_it_is(entry: FileEntry) -> str:
     head = entry.head
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)"
+    if head and not text:
+        return "nothing but white space"
     if not head:
         return "its content cannot be read (damaged gzip, or no permission)"
     if text[:1] in b"{[":

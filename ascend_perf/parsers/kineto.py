@@ -15,15 +15,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_perf import intervals
+from ascend_perf import files, intervals
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Device, Dropped, Group, Meta, ProfilerSettings, Source, Trace
 from ascend_perf.parsers import _kineto_comm as comm
 from ascend_perf.parsers._events import Event, EventFile, Interner, decimal_ns, json_ints
-from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
+from ascend_perf.parsers._source import HEAD_BYTES, FileEntry, Folder, Parser, Unit
 
+MAX_FACTS_BYTES: Final = 4 << 20
+"""So far into a file the events are searched for when its head is an object without them. Status: assumed."""
 MAX_DUR_NS: Final = 86_400 * 10**9
 """Longer events (a day) are damage: they are dropped and counted. Status: assumed."""
 
@@ -45,12 +47,16 @@ _CLASSES: Final = {
 }
 """Category (any case) to what we make of it; all other categories are counted and skipped."""
 
+MAX_DIGITS: Final = 9
+"""Ranks and numbers of ranks with more digits are damage. Status: assumed."""
+
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)$")
 _SNIFF: Final = re.compile(
     rb'"(?:cat)"\s*:\s*"(?:kernel|cpu_op|cuda_runtime|gpu_memcpy|python_function|user_annotation|Operator|Kernel'
     rb'|Runtime|cuda_driver|cpu_instant_event|ac2g|fwdbwd)"',
     re.IGNORECASE,
 )
+_OBJECT: Final = re.compile(rb'"traceEvents"\s*:|"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:')
 _ASCEND: Final = re.compile(rb'"(?:Ascend Hardware|Overlap Analysis|CANN)"|"ts"\s*:\s*"\d')
 
 _DEVICE_TYPES: Final = {0: "CPU", 1: "CUDA", 6: "HIP", 20: "NPU"}
@@ -431,8 +437,7 @@ class _Reader:
         self, unit: Unit, facts: dict[str, msgspec.Raw], device: int | None, made: dict[str, Table], *, several: bool
     ) -> Meta:
         info = _decoded(facts.get("distributedInfo"), dict) or {}
-        rank = info.get("rank")
-        world = info.get("world_size")
+        rank, world = _count(info.get("rank")), _count(info.get("world_size"))
         properties = _decoded(facts.get("deviceProperties"), list[_DeviceProperty]) or []
         chosen = _property_of(properties, device)
         name = chosen.name if chosen else None
@@ -441,8 +446,8 @@ class _Reader:
         dropped = tuple(Dropped(reason=r, count=n) for r, n in sorted(self.file.dropped.items()))
         return Meta(
             label=f"{unit.label} (device {device})" if several else unit.label,
-            rank=rank if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 and not several else None,
-            world_size=world if isinstance(world, int) and world > 0 else None,
+            rank=None if several else rank,
+            world_size=world or None,
             device=Device(
                 vendor=_vendor(name, hip=hip) if has_device else None,
                 name=name or None,
@@ -644,6 +649,14 @@ def _decoded(raw: msgspec.Raw | None, kind: type[_D]) -> _D | None:
         return None
 
 
+def _count(value: object) -> int | None:
+    """A number from 0 on, written as a number or as text; anything else is unknown."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < MAX_DIGITS:
+        value = int(value)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**MAX_DIGITS
+    return value if is_count and isinstance(value, int) else None
+
+
 def _flag(raw: msgspec.Raw | None) -> bool | None:
     value = _decoded(raw, int)
     return None if value is None else bool(value)
@@ -700,10 +713,25 @@ _D = TypeVar("_D")
 def _looks_like_kineto(entry: FileEntry) -> bool:
     head = entry.head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] == b"{":
-        if re.search(rb'"traceEvents"\s*:', head) or re.search(rb'"schemaVersion"|"deviceProperties"', head):
+        if _OBJECT.search(head):
             return True
-        return entry.size > len(head) and b'"ph"' in head
+        if len(head) < HEAD_BYTES:
+            return False
+        return b'"ph"' in head or _has_late_events(entry)
     return head[:1] == b"[" and bool(_SNIFF.search(head)) and not _ASCEND.search(head)
+
+
+def _has_late_events(entry: FileEntry) -> bool:
+    """Whether the events begin behind the head: facts about many process groups may come first."""
+    seen = b""
+    try:
+        for block in files.blocks(entry.path, MAX_FACTS_BYTES):
+            seen += block
+            if len(seen) >= MAX_FACTS_BYTES or _OBJECT.search(seen):
+                break
+    except InputError:
+        pass
+    return bool(_OBJECT.search(seen))
 
 
 def find(folder: Folder) -> list[Unit]:

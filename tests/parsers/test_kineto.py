@@ -286,6 +286,27 @@ def test_categories_of_2021(write: Write) -> None:
     assert trace[t.RUNTIME_CALLS].ints("thread").tolist() == [77]
 
 
+def test_facts_longer_than_the_head_come_before_the_events(write: Write) -> None:
+    groups = [{"pg_name": str(n), "ranks": list(range(64)), "pg_size": 64} for n in range(2000)]
+    path = write([kernel("k", 1, 2)], distributedInfo={"pg_config": groups, "rank": 5, "world_size": 64})
+    path.write_bytes(
+        path.read_bytes().replace(
+            b'"schemaVersion": 1, "distributedInfo": {', b'"x": "' + b"y" * 300_000 + b'", "distributedInfo": {', 1
+        )
+    )
+    (trace,) = read(path)
+    assert (trace.meta.rank, len(trace[t.KERNELS])) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "seen"),
+    [(3, 3), ("3", 3), (-1, None), (True, None), ("x", None), (None, None), (1e3, None), (10**30, None)],
+)
+def test_ranks_of_odd_types(write: Write, rank: object, seen: int | None) -> None:
+    (trace,) = read(write([kernel("k", 1, 2)], distributedInfo={"rank": rank, "world_size": "8"}))
+    assert (trace.meta.rank, trace.meta.world_size) == (seen, 8)
+
+
 def test_nothing_to_see_is_an_error(write: Write) -> None:
     with pytest.raises(InputError, match="no operator, kernel or runtime event among 1 events"):
         read(write([{"ph": "X", "cat": "else", "name": "a", "ts": 1, "dur": 1}]))
