@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._communication import Split, ranks_words
+from ascend_perf.analyzers._joint_calls import JointWait, joint_waits
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._stages import Job, RankView, joint_waits
+from ascend_perf.analyzers._stages import Job, RankView
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.units import format_ns, format_ratio
@@ -26,8 +27,19 @@ MIN_WAIT_RATIO: Final = 0.05
 """Waiting for a rank that joins collectives last, from this share of the step. Source: N-05. Status: assumed."""
 
 
-def late_ranks(job: Job) -> tuple[list[Finding], Judged]:
-    """N-05 over ranks: one rank computes longer than its equals (the ranks of its stage)."""
+def notable_waits(job: Job) -> list[JointWait]:
+    """Waits of a rank for another in their common calls that take a notable share of its step, the largest first."""
+    waits = [wait for wait in joint_waits(job.ranks) if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO]
+    return sorted(waits, key=lambda wait: -share_of(wait.waiter, wait.exposed_ns))
+
+
+def late_ranks(job: Job, waits: Sequence[JointWait]) -> tuple[list[Finding], Judged]:
+    """N-05 over ranks: one rank computes longer than its equals (the ranks of its stage).
+
+    Args:
+        job: the ranks.
+        waits: `notable_waits` of the job; they tell whether the slow rank is waited for at all.
+    """
     code = "N-05"
     if len(job.ranks) < 2:
         return [], Judged(
@@ -45,7 +57,7 @@ def late_ranks(job: Job) -> tuple[list[Finding], Judged]:
         if len(views) < 2:
             continue
         compared += len(views)
-        late = _late_in(job, views)
+        late = _late_in(views, waits)
         if late is not None:
             found.append(late)
     if found:
@@ -64,18 +76,17 @@ def late_ranks(job: Job) -> tuple[list[Finding], Judged]:
     )  # fmt: skip
 
 
-def last_to_join(job: Job) -> list[Finding]:
+def last_to_join(waits: Sequence[JointWait]) -> list[Finding]:
     """N-05 from the durations of common calls: the rank that joins last has the shortest call, the others wait.
 
     Only for ranks whose own sub-tasks do not name the peer.
     """
-    waits = [wait for wait in joint_waits(job.ranks) if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO]
     if not waits:
         return []
-    waits.sort(key=lambda wait: -share_of(wait.waiter, wait.exposed_ns))
     worst = waits[0]
     late = tuple(sorted({wait.late.rank for wait in waits}))
     affected = tuple(sorted({wait.waiter.rank for wait in waits}))
+    by_order = any(wait.is_matched_by_order for wait in waits)
     share = share_of(worst.waiter, worst.exposed_ns)
     step = step_words(worst.waiter)
     spent = per_step(worst.waiter, worst.exposed_ns)
@@ -88,7 +99,8 @@ def last_to_join(job: Job) -> list[Finding]:
                     f"Rank {wait.waiter.rank} 等待 Rank {wait.late.rank}（至少）",
                 ),
                 value=wait.exposed_ns / max(1, wait.waiter.steps), unit="ns",
-                where=f"comm_ops: duration less that of the shortest rank, {wait.calls} common calls",
+                where=f"comm_ops: duration less that of the shortest rank, {wait.calls} common calls"
+                + (", matched by their order (the traces name no groups)" if wait.is_matched_by_order else ""),
             ),
             Evidence(
                 name=Words(f"rank {wait.waiter.rank}: longest wait", f"Rank {wait.waiter.rank}：最长的一次"),
@@ -109,7 +121,8 @@ def last_to_join(job: Job) -> list[Finding]:
                 f"{ranks_words(late).zh}",
             ),
             formula="sum over common calls of (duration - shortest duration over the ranks seen), exposed part / "
-            "length of the steps; ranks that are not in the data may be later still",
+            "length of the steps; durations only, so the clocks of the ranks need not agree; ranks that are not in the "
+            "data may be later still" + ("; calls matched by order and end" if by_order else ""),
             bands=((worst.longest_start_ns, worst.longest_start_ns + worst.longest_dur_ns),),
         )
     ]  # fmt: skip
@@ -136,7 +149,7 @@ def modified_z(values: Sequence[float]) -> list[float] | None:
     return None if not scale else [float(value) for value in (array - np.median(array)) / scale]
 
 
-def _late_in(job: Job, views: Sequence[RankView]) -> Finding | None:
+def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding | None:
     compute = [view.compute_per_step_ns for view in views]
     mean = float(np.mean(compute))
     spread = (max(compute) - min(compute)) / mean if mean else 0.0
@@ -175,6 +188,15 @@ def _late_in(job: Job, views: Sequence[RankView]) -> Finding | None:
                 where=f"of its computing among {len(views)} ranks; outlier from {MAX_Z}",
             )
         )  # fmt: skip
+    waits_itself = [wait.late.rank for wait in waits if wait.waiter is slow]
+    claim = (
+        Words("; the others wait for it", "，其他卡在等待它")
+        if not waits_itself
+        else Words(
+            f"; yet it is not the last to join the collectives: it waits for {ranks_words(waits_itself).en}",
+            f"，但最后进入集合通信的不是它：它在等待 {ranks_words(waits_itself).zh}",
+        )
+    )
     cause = None
     if score is not None and abs(score) < MAX_Z:
         cause = Words(
@@ -184,12 +206,13 @@ def _late_in(job: Job, views: Sequence[RankView]) -> Finding | None:
         )
     return finding(
         "N-05", analyzer=NAME, trace_rank=None, share_ratio=share, subject=f"rank {slow.rank}", ranks=(slow.rank,),
-        affected_ranks=tuple(view.rank for view in others), vendor=slow.trace.meta.device.kind,
+        affected_ranks=(slow.rank,) if waits_itself else tuple(view.rank for view in others),
+        vendor=slow.trace.meta.device.kind,
         title=Words(
             f"Rank {slow.rank} computes {format_ratio(excess / usual) if usual else '?'} longer than its equals "
-            f"({format_ns(slow.compute_per_step_ns)} against {format_ns(usual)} per step); the others wait for it",
+            f"({format_ns(slow.compute_per_step_ns)} against {format_ns(usual)} per step){claim.en}",
             f"Rank {slow.rank} 的计算比同类卡长 {format_ratio(excess / usual) if usual else '?'}"
-            f"（每步 {format_ns(slow.compute_per_step_ns)} 对 {format_ns(usual)}），其他卡在等待它",
+            f"（每步 {format_ns(slow.compute_per_step_ns)} 对 {format_ns(usual)}）{claim.zh}",
         ),
         evidence=evidence, cause=cause,
         formula="(computing of the slow rank - median of the others) / length of its steps",

@@ -14,6 +14,7 @@ from ascend_perf.analyzers._late_ranks import (
     last_to_join,
     late_ranks,
     modified_z,
+    notable_waits,
     origin,
     upper_first,
 )
@@ -45,8 +46,9 @@ def ranks(run: Run) -> Result:
         raise NoData(_single(job))
     stage = _stage_imbalance(job)
     bubble = _pipeline(job)
-    late = late_ranks(job)
-    last = last_to_join(job)
+    waits = notable_waits(job)
+    late = late_ranks(job, waits)
+    last = last_to_join(waits)
     found = [*stage[0], *bubble[0], *late[0], *last]
     return Result(
         findings=tuple(found),

@@ -134,6 +134,85 @@ def test_the_rank_that_joins_last_has_the_shortest_call(make_trace: MakeTrace) -
     assert found.share_ratio == pytest.approx(0.4)  # rank 0: 500 - 100
 
 
+def collectives(
+    make_trace: MakeTrace,
+    rank: int,
+    starts: list[int],
+    ends: list[int],
+    *,
+    group: str | None,
+    step: tuple[int, int] = (0, 1000),
+    compute: int = 10,
+) -> Trace:
+    """One step (start, duration) with all-reduces [start, end) and one kernel."""
+
+    def named(number: int) -> dict[str, object]:
+        return {"group": group, "index_in_group": number} if group else {}
+
+    return make_trace(
+        steps=[{"step_id": 1, "start_ns": step[0], "dur_ns": step[1]}],
+        kernels=[{"start_ns": step[0], "dur_ns": compute, "name": "k"}],
+        comm_ops=[
+            {"start_ns": a, "dur_ns": b - a, "name": "ncclKernel_AllReduce", "op": "allReduce", **named(n)}
+            for n, (a, b) in enumerate(zip(starts, ends, strict=True))
+        ],
+        meta=meta(rank, world=8),
+    )
+
+
+@pytest.mark.parametrize("group", ["0", None])
+@pytest.mark.parametrize("late", [(5,), (2, 5)])
+def test_stragglers_of_eight_ranks_are_named_without_group_names_and_on_unequal_clocks(
+    make_trace: MakeTrace, group: str | None, late: tuple[int, ...]
+) -> None:
+    # Four calls of 100 ns; all end together, the late ranks enter 60 ns late, rank r of the others r ns late.
+    ends = [150 + 200 * call for call in range(4)]
+    traces = []
+    for rank in range(8):
+        clock = 10**6 * (1 + 3 * (rank >= 4))
+        starts = [end - 100 + (60 if rank in late else rank) for end in ends]
+        shifted = [clock + at for at in starts], [clock + at for at in ends]
+        traces.append(collectives(make_trace, rank, *shifted, group=group, step=(clock, 1000)))
+    found = of(ranks.run_on_run(Run(traces=tuple(traces))), "N-05")
+    assert (found.ranks, found.affected_ranks) == (late, tuple(r for r in range(8) if r not in late))
+    assert found.share_ratio == 4 * 60 / 1000
+    assert found.evidence[0].value == 240
+    assert ("matched by their order" in found.evidence[0].where) == (group is None)
+
+
+def test_who_is_late_by_turns_is_not_blamed(make_trace: MakeTrace) -> None:
+    ends = [150 + 110 * call for call in range(8)]
+    traces = [
+        collectives(make_trace, rank, [e - 100 + 60 * (call == rank) for call, e in enumerate(ends)], ends, group="0")
+        for rank in range(8)
+    ]
+    assert verdict(ranks.run_on_run(Run(traces=tuple(traces))), "N-05").verdict == "clean"
+
+
+def test_calls_of_different_groups_are_not_compared_when_no_group_is_named(make_trace: MakeTrace) -> None:
+    # Two pairs of ranks, each with communicators of its own: calls of like order end at different times.
+    first = [15_000_000, 45_000_000, 80_000_000], [25_000_000, 65_000_000, 85_000_000]
+    other = [10_000_000, 70_000_000, 90_000_000], [50_000_000, 78_000_000, 99_000_000]
+    traces = [
+        collectives(make_trace, rank, *times, group=None, step=(0, 100_000_000))
+        for rank, times in enumerate([first, other])
+    ]
+    assert verdict(ranks.run_on_run(Run(traces=tuple(traces))), "N-05").verdict == "clean"
+
+
+def test_a_slow_rank_that_waits_itself_is_not_said_to_be_waited_for(make_trace: MakeTrace) -> None:
+    traces = (
+        collectives(make_trace, 0, [800], [900], group="0", compute=100),
+        collectives(make_trace, 1, [400], [900], group="0", compute=200),
+    )
+    outcome = ranks.run_on_run(Run(traces=traces))
+    by_subject = {f.subject: f for f in outcome.findings if f.code == "N-05"}
+    assert (by_subject["peers"].ranks, by_subject["peers"].affected_ranks) == ((0,), (1,))
+    slow = by_subject["rank 1"]
+    assert (slow.ranks, slow.affected_ranks) == ((1,), (1,))
+    assert slow.title.en.endswith("it waits for rank 0")
+
+
 def test_a_second_trace_of_a_rank_is_left_out_with_a_note(make_trace: MakeTrace) -> None:
     job = Run(traces=(computing(make_trace, 0, 100), computing(make_trace, 0, 900), computing(make_trace, 1, 100)))
 
