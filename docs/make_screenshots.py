@@ -1,35 +1,42 @@
-"""Take the pictures of the documentation: run a workload of ours, write its reports and photograph them.
+"""Take the pictures of the documentation: write reports and photograph them in headless Chromium.
 
-    python docs/make_screenshots.py [WORKLOAD [OPTIONS of `ascend-perf run`]]
+    python docs/make_screenshots.py [--traces FOLDER]
 
-The pictures show our own synthetic job only: by default image classification on frames of a 4K camera, where
-preprocessing shows. Needs torch and Chromium.
+The first pictures show a real Ascend profile, a public sample of one rank of an eight-card job, where the collection of
+profiles is at hand (ASCEND_PERF_TRACES, else ../shared/traces); the others show a workload of our own on this machine.
+Pictures show what a report shows: no user names, host names or paths. Needs torch and Chromium.
 """
 
 from __future__ import annotations
 
-import shutil
+import argparse
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-IMAGES: Final = Path(__file__).parent / "images"
-DEFAULT: Final = ("resnet50-infer", "--set", "image_width_px=3840", "--set", "image_height_px=2160")
-BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
-DRAWING_MS: Final = 4000
-"""Time of the page's own clock after which the picture is taken."""
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.reports._browser import Browser, chromium  # noqa: E402  (needs the root on the path)
+
+IMAGES: Final = ROOT / "docs" / "images"
+ASCEND_SAMPLE: Final = "ascend-pytorch/text/level1/rank0_ascend_pt"
+OWN_WORKLOAD: Final = ("resnet50-infer", "--set", "image_width_px=3840", "--set", "image_height_px=2160")
+"""Frames of a 4K camera, where preprocessing shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shot:
-    """One picture: which report, how wide, in which colours."""
+    """One picture: which report, from which heading on, how wide, in which colours."""
 
     name: str
+    subject: Literal["ascend", "own"] = "ascend"
     lang: Literal["en", "zh"] = "en"
+    fragment: str = ""
     width: int = 1280
     height: int = 1000
     dark: bool = False
@@ -39,69 +46,64 @@ SHOTS: Final = (
     Shot(name="report-en.png"),
     Shot(name="report-zh.png", lang="zh"),
     Shot(name="report-dark.png", dark=True),
-    Shot(name="report-phone.png", width=500, height=1000),
+    Shot(name="report-timeline.png", fragment="#section-timeline", height=520),
+    Shot(name="report-phone.png", width=390, height=844),
+    Shot(name="report-cpu.png", subject="own"),
 )
-"""Chromium's window is never narrower than 500 pixels; the page has its phone layout there already."""
 
 
-def browser() -> str:
-    """Path of a Chromium.
-
-    Raises:
-        SystemExit: there is none.
-    """
-    for name in BROWSERS:
-        if path := shutil.which(name):
-            return path
-    raise SystemExit("no Chromium here (Debian: apt-get install chromium)")
-
-
-def reports(folder: Path, workload: Sequence[str]) -> dict[str, Path]:
-    """Run the workload once and write its report in both languages."""
-    run = folder / "run"
-    command = [sys.executable, "-m", "ascend_perf"]
-    subprocess.run([*command, "run", *workload, "-o", str(run), "--no-report"], check=True, cwd=folder)
+def analyzed(path: Path, folder: Path) -> dict[str, Path]:
+    """The report of what lies at a path, in both languages."""
     pages = {}
     for lang in ("en", "zh"):
         out = folder / lang
-        subprocess.run(
-            [*command, "analyze", str(run), "-o", str(out), "--format", "html", "--lang", lang], check=True, cwd=folder
-        )
+        command = ["analyze", str(path), "-o", str(out), "--format", "html", "--lang", lang]
+        subprocess.run([sys.executable, "-m", "ascend_perf", *command], check=True, cwd=folder)
         pages[lang] = out / "report.html"
     return pages
 
 
-def take(shot: Shot, page: Path, folder: Path) -> None:
+def own_run(folder: Path) -> Path:
+    """The run directory of a workload of ours."""
+    run = folder / "run"
+    command = ["run", *OWN_WORKLOAD, "-o", str(run), "--no-report"]
+    subprocess.run([sys.executable, "-m", "ascend_perf", *command], check=True, cwd=folder)
+    return run
+
+
+def take(shot: Shot, page: Path, program: str) -> None:
     """Photograph one page."""
-    command = [
-        browser(),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--no-first-run",
-        "--hide-scrollbars",
-        f"--user-data-dir={folder / ('profile-' + shot.name)}",
-        f"--window-size={shot.width},{shot.height}",
-        f"--virtual-time-budget={DRAWING_MS}",
-        f"--blink-settings=preferredColorScheme={0 if shot.dark else 1}",
-        f"--screenshot={IMAGES / shot.name}",
-        page.as_uri(),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    with tempfile.TemporaryDirectory() as profile, Browser(program, Path(profile)) as browser:
+        browser.size(shot.width, shot.height, phone=shot.width < 600)
+        browser.prefer("dark" if shot.dark else "light")
+        browser.open(page, shot.fragment)
+        browser.settle()
+        browser.picture(IMAGES / shot.name)
     print(f"docs/images/{shot.name}")
 
 
 def main() -> None:
-    """Take all pictures."""
-    workload = sys.argv[1:] or DEFAULT
-    browser()
+    """Take all pictures that the machine allows."""
+    default = Path(os.environ.get("ASCEND_PERF_TRACES") or ROOT.parent / "shared" / "traces")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, default=default, help="folder of real profiles")
+    sample = parser.parse_args().traces / ASCEND_SAMPLE
+    program = chromium()
+    if program is None:
+        raise SystemExit("no Chromium here (Debian: apt-get install chromium)")
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        pages = reports(folder, workload)
+        for part in ("ascend", "own"):
+            (folder / part).mkdir()
+        pages = {"own": analyzed(own_run(folder / "own"), folder / "own")}
+        if sample.is_dir():
+            pages["ascend"] = analyzed(sample, folder / "ascend")
         for shot in SHOTS:
-            take(shot, pages[shot.lang], folder)
+            if shot.subject in pages:
+                take(shot, pages[shot.subject][shot.lang], program)
+            else:
+                print(f"left as it is (no real profiles at hand): docs/images/{shot.name}")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,7 @@ class _Writer:
         self.payload = payload
         self.lang = payload.lang
         self.texts = catalogue(payload.lang)
-        span = spread(payload.figures("span_us"))
-        self.step_us = span.middle if span else None
+        self.span = spread(payload.figures("span_us"))
 
     def _say(self, words: Words) -> str:
         return markdown(said(words, self.lang))
@@ -72,7 +71,7 @@ class _Writer:
         severity = self.texts[f"severity.{finding.severity.value}"]
         about = f"`{finding.code}` · {severity}{self._ranks(finding)}"
         lines = [f"### {number}. {self._say(finding.title)}", "", about, ""]
-        bound = gain(finding, self.step_us)
+        bound = gain(finding, self.span)
         lines += [f"**{self._say(bound)}**" if bound else self.texts["gain.unknown"], ""]
         lines += [f"{self.texts['ui.why']}: {self._say(finding.cause)}", ""]
         if finding.confirm is not None:

@@ -66,7 +66,7 @@ def page(payload: Payload) -> dict[str, Json]:
         "ranks": [rank.rank for rank in payload.ranks],
         "focus": _focus(payload),
         "findings": [
-            _finding(finding, payload, origins, gain(finding, span.middle if span else None))
+            _finding(finding, payload, origins, gain(finding, span))
             for finding in payload.findings
         ],
         "rules": {code: pair(title) for code, title in payload.rules.items()},

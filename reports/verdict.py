@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final, Literal
 
 from ascend_perf.model.finding import Finding, Words
+from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
@@ -90,19 +91,23 @@ def verdict(payload: Payload) -> Verdict:
     first = payload.findings[0] if payload.findings else None
     if first is None:
         return _nothing_found(payload, _lead(payload, span))
-    return Verdict(lead=_lead(payload, span), main=first.title, gain=gain(first, span.middle if span else None))
+    return Verdict(lead=_lead(payload, span), main=first.title, gain=gain(first, span))
 
 
-def gain(finding: Finding, step_us: float | None) -> Words | None:
-    """ "At most 3.6x (98 of 136.6 ms)": the bound of a finding, in words that promise nothing; None when unknown."""
+def gain(finding: Finding, span: Spread | None) -> Words | None:
+    """ "At most 3.6x (98 of 136.6 ms)": the bound of a finding, in words that promise nothing; None when unknown.
+
+    Over several steps it is said as a share: times of the mean step would not fit the median that the page shows.
+    """
     share = finding.share_ratio
     if share is None:
         return None
     bound = finding.bound_speedup
-    if step_us is None:
+    if span is None or span.count > 1:
         part = words("gain.share", share=format_quantity(share, "ratio"))
     else:
-        part = words("gain.time", time=format_quantity(share * step_us, "us"), step=format_quantity(step_us, "us"))
+        step = span.middle
+        part = words("gain.time", time=format_quantity(share * step, "us"), step=format_quantity(step, "us"))
     if bound is None:
         return words("gain.whole", part=part)
     return words("gain.bound", bound=significant(bound, 3), part=part)
@@ -148,6 +153,8 @@ def facts(payload: Payload) -> tuple[Fact, ...]:
 
     if payload.manifest is not None:
         add("workload", payload.manifest.workload)
+        if (rate := _throughput(payload.manifest)) is not None:
+            add("throughput", words("fact.throughput_value", rate=rate))
     add("device", _listed(_device(rank.meta.device) for rank in payload.ranks))
     add("ranks", _ranks(payload))
     steps = sum(step.span_us is not None for rank in payload.ranks for step in rank.steps)
@@ -230,7 +237,13 @@ def _data(payload: Payload) -> Words:
 
 
 def tiles(payload: Payload) -> tuple[Tile, ...]:
-    """Step time, computing, exposed communication, idle, utilisation, peak memory; unknown ones say what they need."""
+    """Step time, computing, exposed communication, idle, utilisation, peak memory; unknown ones say what they need.
+
+    A run of ours on a CPU, where nothing is on a device, shows what was measured on the host instead.
+    """
+    run = _run_tiles(payload)
+    if all(rank.meta.device.kind == "cpu" for rank in payload.ranks) and run:
+        return (_step_tile(payload), *run)
     return (
         _step_tile(payload),
         _share_tile(payload, "computing", "computing_us", None),
@@ -239,6 +252,33 @@ def tiles(payload: Payload) -> tuple[Tile, ...]:
         _utilisation_tile(payload),
         _memory_tile(payload),
     )
+
+
+def _throughput(manifest: Manifest) -> str | None:
+    """Items per second without the profiler, e.g. `3 916 tokens/s`; None when it was not measured."""
+    for metric in manifest.metrics:
+        if metric.unit == "items_per_s" and metric.value is not None:
+            return f"{significant(metric.value)} {metric.name.removesuffix('_per_s')}/s"
+    return None
+
+
+def _run_tiles(payload: Payload) -> tuple[Tile, ...]:
+    """What `ascend-perf run` measured: throughput without the profiler, the profiler's cost, peak host memory."""
+    manifest = payload.manifest
+    if manifest is None:
+        return ()
+    made = []
+    if (rate := _throughput(manifest)) is not None:
+        value = _same(rate)
+        note, hint = words("tile.throughput_note"), words("tile.throughput_hint")
+        made.append(Tile(key="throughput", label=words("tile.throughput"), value=value, note=note, hint=hint))
+    known = {m.name: m.value for m in manifest.metrics if m.value is not None}
+    for key, name, unit in (("overhead", "profiler_overhead", "ratio"), ("host_memory", "peak_rss", "bytes")):
+        if name in known:
+            value = _same(format_quantity(known[name], "ratio" if unit == "ratio" else "bytes"))
+            note, hint = words(f"tile.{key}_note"), words(f"tile.{key}_hint")
+            made.append(Tile(key=key, label=words(f"tile.{key}"), value=value, note=note, hint=hint))
+    return tuple(made)
 
 
 def _unknown(key: str) -> Tile:

@@ -17,7 +17,7 @@ def test_it_opens_on_the_answer() -> None:
 
     assert lines[0] == "# The step takes 136.6 ms (median of 2)."
     assert lines[2].startswith("**98.1 ms of the step is waiting for rank 5")
-    assert lines[4] == "At most 3.57x (98.34 ms of 136.6 ms)"  # 0.72 of 136.6 ms; 1 / 0.28
+    assert lines[4] == "At most 3.57x (72 % of the step)"  # 1 / (1 - 0.72), two ranks
 
 
 def test_a_finding_has_its_bound_evidence_and_remedy() -> None:

@@ -13,7 +13,7 @@ from ascend_perf.reports import figures
 from ascend_perf.reports.bars import bars, kind_of
 from ascend_perf.reports.judged import judged_rows
 from ascend_perf.reports.payload import Payload, StepRow, build
-from ascend_perf.reports.verdict import facts, gain, ranges, tiles, verdict
+from ascend_perf.reports.verdict import facts, gain, ranges, spread, tiles, verdict
 from tests.reports import _sample_tables, _samples
 
 
@@ -36,13 +36,23 @@ def test_the_lead_is_the_median_with_its_range() -> None:
     assert verdict(with_steps(2000)).lead.en == "The step takes 2 ms."
 
 
+ONE_STEP = spread([1000.0])
+
+
+def test_over_several_steps_a_bound_is_a_share() -> None:
+    finding = replace(_samples.findings()[0], share_ratio=0.25)
+    one, several = gain(finding, ONE_STEP), gain(finding, spread([1000.0, 3000.0]))
+    assert one is not None and one.en == "At most 1.33x (250 us of 1 ms)"
+    assert several is not None and several.en == "At most 1.33x (25 % of the step)"
+
+
 def test_a_bound_without_a_share_is_not_invented() -> None:
     finding = replace(_samples.findings()[0], share_ratio=None)
-    assert gain(finding, 1000.0) is None
+    assert gain(finding, ONE_STEP) is None
 
 
 def test_a_share_of_the_whole_step_has_no_finite_bound() -> None:
-    said = gain(replace(_samples.findings()[0], share_ratio=1.0), 1000.0)
+    said = gain(replace(_samples.findings()[0], share_ratio=1.0), ONE_STEP)
     assert said is not None
     assert said.en == "No finite bound (1 ms of 1 ms)"
 
@@ -89,7 +99,7 @@ def test_facts_say_which_ranks_were_seen_of_how_many() -> None:
     said = {fact.label.en: fact.value.en for fact in facts(_samples.payload())}
 
     assert said["Ranks"] == "0-1 (2 seen of 8 in the job)"
-    assert said["Data"].startswith("files: 4; rows read: 20\u2009606, dropped: 8; unusable files: 1")
+    assert said["Data"].startswith("files: 4; rows read: 20\u2009606, not used: 8; unusable files: 1")
     assert said["Workload"] == "alexnet"
 
 
