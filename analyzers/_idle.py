@@ -116,23 +116,26 @@ def device_span(windows: StepWindows) -> Span:
 
 
 def host_span(trace: Trace, windows: StepWindows) -> Span:
-    """The steps with the host's preparation before their first device task, without overlap.
+    """The steps with what the host did before their first and after their last device task, without overlap.
 
-    Ascend's steps begin with the first device task; what the host did before that is part of the iteration.
+    Ascend's steps last from the first to the last device task; the rest of the host's step is part of the iteration.
 
     Reads:
-        steps: start_ns, host_start_ns.
+        steps: start_ns, host_start_ns, host_dur_ns.
     """
     steps = trace[STEPS]
-    starts, host = steps.ints("start_ns"), steps.ints("host_start_ns")
+    starts, host, host_dur = (steps.ints(name) for name in ("start_ns", "host_start_ns", "host_dur_ns"))
     known = np.flatnonzero((starts != NULL) & (host != NULL))
-    begin = windows.starts.copy()
+    begin, end = windows.starts.copy(), windows.ends.copy()
     for row in known.tolist():
         holder = int(np.searchsorted(windows.starts, starts[row], side="right")) - 1
         if holder >= 0 and starts[row] < windows.ends[holder]:
             begin[holder] = min(begin[holder], host[row])
+            if host_dur[row] != NULL:
+                end[holder] = max(end[holder], host[row] + host_dur[row])
     begin[1:] = np.maximum(begin[1:], np.minimum(windows.ends[:-1], windows.starts[1:]))
-    return Span(starts=begin, ends=windows.ends, step_ids=tuple(windows.step_id(i) for i in range(len(windows))))
+    end[:-1] = np.maximum(windows.ends[:-1], np.minimum(end[:-1], begin[1:]))
+    return Span(starts=begin, ends=end, step_ids=tuple(windows.step_id(i) for i in range(len(windows))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +220,11 @@ def idle_of(trace: Trace) -> Idle | None:
         trace=trace, span=span, gaps=gaps, parts=parts, drained_by=drained_by, sync=sync,
         has_host=trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS),
     )  # fmt: skip
+
+
+def causes_of(trace: Trace, idle: IntervalSet) -> dict[Cause, IntervalSet]:
+    """Some idle time by what the host's own events cover of it; launches to come are not looked at."""
+    return _attributed(trace, idle, EMPTY, EMPTY, _syncs(trace))
 
 
 def total_inside(union: IntervalSet, span: Span) -> int:

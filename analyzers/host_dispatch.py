@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._between_steps import between_steps
 from ascend_perf.analyzers._communication import exported_split
 from ascend_perf.analyzers._host_causes import (
     MIN_SHARE_RATIO,
@@ -23,6 +25,7 @@ from ascend_perf.analyzers._idle import (
     CAUSES,
     Cause,
     Idle,
+    Span,
     host_span,
     idle_of,
     is_sync,
@@ -32,8 +35,8 @@ from ascend_perf.analyzers._idle_tables import api_table, gap_tables, host_activ
 from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
-from ascend_perf.analyzers._steps import step_windows
-from ascend_perf.model.finding import Evidence, Judged, Metric, Result, ResultTable, Words
+from ascend_perf.analyzers._steps import StepWindows, step_windows
+from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
@@ -72,8 +75,12 @@ def host_dispatch(trace: Trace) -> Result:
     windows = step_windows(trace)
     idle = idle_of(trace)
     has_host = trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS)
-    if not len(windows) or (idle is None and not has_host and exported_split(trace) is None):
+    if (not len(windows) or (idle is None and not has_host)) and exported_split(trace) is None:
         raise NoData(Words("no device activity and no host activity in the trace", "数据中既无设备活动也无 Host 活动"))
+    if not len(windows):
+        # Nothing but the exporter's sums: of the host they say nothing.
+        free = _exported_free(trace)
+        return Result(findings=tuple(f for f, _ in (free,) if f is not None), judged=(free[1],))
     span = host_span(trace, windows)
     launches = launches_of(trace)
     verdicts: list[Verdict] = [
@@ -86,6 +93,8 @@ def host_dispatch(trace: Trace) -> Result:
         _log_level(trace),
     ]
     found = [finding for finding, _ in verdicts if finding is not None]
+    if idle is not None and has_host and (between := _between(trace, windows, span, found)) is not None:
+        verdicts = [verdict for verdict in verdicts if verdict[1].code != between[1].code] + [between]
     verdicts.append(_free(trace, idle, launches, {finding.code for finding in found}))
     tables: list[ResultTable] = []
     if idle is not None:
@@ -100,6 +109,15 @@ def host_dispatch(trace: Trace) -> Result:
         tables=tuple(table for table in tables if len(table)),
         judged=tuple(judged for _, judged in verdicts),
     )
+
+
+def _between(trace: Trace, windows: StepWindows, span: Span, found: Sequence[Finding]) -> Verdict | None:
+    """D-01 or H-01 for idle time between the steps, unless the data loader is named for it already."""
+    codes = {finding.code for finding in found}
+    if codes & {"D-01", "H-04"}:
+        return None
+    between = between_steps(trace, windows, span, {cause: code for code, cause in _CLAIMED.items() if code in codes})
+    return None if between is None else (between, Judged(code=between.code, verdict="found"))
 
 
 def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]) -> Verdict:

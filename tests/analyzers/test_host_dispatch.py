@@ -375,3 +375,59 @@ def test_level_0_text_cannot_judge_compilation(traces: Path) -> None:
     (trace,) = load(traces / "ascend-pytorch" / "text" / "level0" / "rank0_ascend_pt").traces
 
     assert verdict(host_dispatch.run_on_trace(trace), "H-06").verdict == "not_judged"
+
+
+def marked_steps(
+    make_trace: MakeTrace, *, before: int, after: int, events: list[Row] | None = None, ops: list[Row] | None = None
+) -> Trace:
+    """Two steps of 10 ms of kernels; the host's step begins `before` ms earlier and ends `after` ms later."""
+    length = (before + 10 + after) * MS
+    steps, kernels = [], []
+    for i in range(2):
+        start = i * length + before * MS
+        steps.append({
+            "step_id": i, "start_ns": start, "dur_ns": 10 * MS, "host_start_ns": i * length, "host_dur_ns": length
+        })  # fmt: skip
+        kernels.append(kernel(start, 10 * MS) | {"step_id": i})
+    return make_trace(meta=NPU, steps=steps, kernels=kernels, host_events=events or [], host_ops=ops or [])
+
+
+def test_idle_time_before_the_first_task_is_named_without_a_data_loader_event(make_trace: MakeTrace) -> None:
+    trace = marked_steps(make_trace, before=5, after=1, ops=[op("aten::stack", MS, 3 * MS)])
+    found = of(host_dispatch.run_on_trace(trace), "D-01")
+    # (5 + 1) ms of 16 ms, twice; 3 of them under one operator, the rest unrecorded.
+    assert found.share_ratio == pytest.approx(6 / 16)
+    assert [e.value for e in found.evidence][:4] == [5 * MS, 1 * MS, 4.5 * MS, 1.5 * MS]
+    assert "before its first task" in found.title.en
+
+
+def test_idle_time_after_the_last_task_is_named(make_trace: MakeTrace) -> None:
+    trace = marked_steps(make_trace, before=0, after=6, ops=[op("aten::add", 0, 1)])
+    found = of(host_dispatch.run_on_trace(trace), "H-01")
+    assert (found.share_ratio, found.subject) == (pytest.approx(6 / 16), "between steps")
+
+
+def test_a_collection_after_the_last_task_counts_and_is_not_counted_twice(make_trace: MakeTrace) -> None:
+    trace = marked_steps(make_trace, before=0, after=6, events=[event("gc", 11 * MS, 5 * MS, "GC")])
+    outcome = host_dispatch.run_on_trace(trace)
+    assert of(outcome, "H-07").share_ratio == pytest.approx(5 / 32)
+    # What is left: 1 ms of the first and 6 ms of the second step.
+    assert of(outcome, "H-01").share_ratio == pytest.approx(7 / 32)
+
+
+def test_a_first_launch_below_a_millisecond_is_no_finding(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": 1, "start_ns": 300_000, "dur_ns": MS, "host_start_ns": 0, "host_dur_ns": 1_400_000}],
+        kernels=[kernel(300_000, MS)], host_ops=[op("aten::add", 0, 10)],
+    )  # fmt: skip
+    assert not host_dispatch.run_on_trace(trace).findings
+
+
+def test_the_exporters_free_alone_is_a_finding(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=NPU,
+        exported_steps=[{"step_id": 3, "computing_ns": 40, "communication_not_overlapped_ns": 10, "free_ns": 50}],
+    )
+    outcome = host_dispatch.run_on_trace(trace)
+    assert (outcome.status, of(outcome, "H-01").share_ratio) == ("done", 0.5)
