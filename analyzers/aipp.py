@@ -299,7 +299,7 @@ def _finding(
         trace_rank=trace.meta.rank,
         title=Words(
             f"Preprocessing takes {format_ratio(share_all)} of the step ({spent}), most of it in {biggest}; "
-            f"DVPP and AIPP could take over {format_ratio(share)}.",
+            f"DVPP and AIPP could absorb {format_ratio(share)} of the step at most.",
             f"预处理占单步 {format_ratio(share_all)}（{spent}），其中 {biggest} 最长；"
             f"DVPP 与 AIPP 可承担 {format_ratio(share)}。",
         ),
