@@ -20,6 +20,11 @@ from ascend_perf.model.trace import Source, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ascend_perf.parsers._source import Unit
+
+MAX_WORLD: Final = 1 << 20
+"""A job has no more ranks than this. Status: assumed."""
+
 FORMATS: Final = ("html", "json", "md")
 """What `report` can write."""
 
@@ -103,7 +108,7 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
             try:
                 traces += [_labelled(trace, label) for trace in known[unit.parser].parse(unit)]
             except InputError as error:
-                skipped.append(Source(path=label, format=unit.parser, problem=error.what))
+                skipped.append(Source(path=label, format=unit.parser, problem=_without_folder(error.what, unit)))
                 errors.append(error)
     if not traces:
         raise errors[0]
@@ -114,6 +119,38 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
         traces=ordered(traces), label=", ".join(p.name or str(p) for p in paths), manifest=manifest,
         skipped=tuple(skipped),
     )  # fmt: skip
+
+
+def _without_folder(text: str, unit: Unit) -> str:
+    """A reader's message without the place of the file: reports do not tell where it lies."""
+    for path in unit.files:
+        text = text.replace(str(path), path.name)
+    return text.removeprefix(f"{unit.label}: ")
+
+
+def notices(run: Run) -> list[str]:
+    """What to know of the ranks that were read before believing a comparison of them."""
+    from ascend_perf.analyzers._communication import ranks_words
+
+    labels: dict[int, list[str]] = {}
+    for trace in run.traces:
+        if trace.meta.rank is not None:
+            labels.setdefault(trace.meta.rank, []).append(trace.meta.label)
+    said = [
+        f"rank {rank} was read {len(names)} times ({', '.join(names[:4])}); comparisons of ranks use the first"
+        for rank, names in labels.items()
+        if len(names) > 1
+    ]
+    unknown = sum(trace.meta.rank is None for trace in run.traces)
+    if unknown and len(run.traces) > 1:
+        said.append(f"{unknown} of {len(run.traces)} traces do not tell their rank and are not compared")
+    worlds = sorted({t.meta.world_size for t in run.traces if t.meta.world_size is not None})
+    if len(worlds) > 1:
+        said.append(f"the traces state different numbers of ranks ({', '.join(map(str, worlds))}): different jobs?")
+    elif worlds and 1 < len(labels) < worlds[0]:
+        missing = [rank for rank in range(min(worlds[0], MAX_WORLD)) if rank not in labels]
+        said.append(f"{len(labels)} of {worlds[0]} ranks were read; not there: {ranks_words(missing).en}")
+    return said
 
 
 def _labelled(trace: Trace, label: str) -> Trace:
@@ -206,7 +243,7 @@ def analyze(run: Run | str | Path, *, progress: Progress = _silent) -> Analysis:
         if part.scope == "job":
             outcomes.append(part.run_on_run(run))
         else:
-            outcomes += [part.run_on_trace(trace) for trace in run.traces]
+            outcomes += [replace(part.run_on_trace(trace), trace_index=index) for index, trace in enumerate(run.traces)]
     for name, why in found.broken.items():
         outcomes.append(Outcome(analyzer=name, status="failed", reason=Words(why, why), scope="job"))
     findings = rank_findings(merge_findings([f for o in outcomes for f in o.findings]))

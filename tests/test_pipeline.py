@@ -9,7 +9,7 @@ import pytest
 
 import ascend_perf as ap
 from ascend_perf import pipeline
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import InputError, UsageError
 from ascend_perf.model.finding import Evidence, Finding, Severity, Words
 
 
@@ -109,3 +109,51 @@ def test_result_tables_are_data_frames(tmp_path: Path) -> None:
     assert steps["computing_us"].tolist() == [15, 0]  # three kernels of 5 us in the first step
     with pytest.raises(KeyError, match="no result table 'nothing'"):
         analysis.table("nothing")
+
+
+def test_missing_repeated_and_unknown_ranks_are_said(tmp_path: Path) -> None:
+    for name, rank in (("a", 0), ("b", 0), ("c", 1), ("d", None)):
+        trace_file(tmp_path / f"{name}.json", rank)
+    assert pipeline.notices(pipeline.load(tmp_path)) == [
+        "rank 0 was read 2 times (a.json, b.json); comparisons of ranks use the first",
+        "1 of 4 traces do not tell their rank and are not compared",
+        "2 of 8 ranks were read; not there: ranks 2-7",
+    ]
+
+
+def test_outcomes_tell_their_trace_when_ranks_do_not(tmp_path: Path) -> None:
+    for name in "ab":
+        trace_file(tmp_path / f"{name}.json", None)
+    outcomes = pipeline.analyze(tmp_path).outcomes
+    assert [o.trace_index for o in outcomes if o.analyzer == "step-breakdown"] == [0, 1]
+    assert {o.trace_index for o in outcomes if o.scope == "job"} == {None}
+
+
+def test_a_file_linked_from_elsewhere_is_read_once_and_loops_end(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    trace_file(tmp_path / "job" / "t.json", 0)
+    (tmp_path / "job" / "again.json").symlink_to("t.json")
+    (tmp_path / "job" / "loop").symlink_to("..")
+    (tmp_path / "job" / "nowhere.json").symlink_to("missing")
+    assert pipeline.load(tmp_path).ranks == (0,)
+
+
+def test_files_that_cannot_be_read_are_listed_beside_those_that_can(tmp_path: Path) -> None:
+    trace_file(tmp_path / "ok.json", 0)
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b\x08\x00nonsense" * 9)
+    (tmp_path / "other.json").write_text('{"loss": [1, 2]}')
+    (tmp_path / "nothing.json").write_text('{"traceEvents": []}')
+    skipped = {source.path: source.problem for source in pipeline.load(tmp_path).skipped}
+    assert skipped == {
+        "bad.json.gz": "it is a damaged gzip file",
+        "empty.json": "it is empty",
+        "nothing.json": "no operator, kernel or runtime event among 0 events",
+    }
+
+
+def test_a_folder_of_damaged_files_names_them(tmp_path: Path) -> None:
+    (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b\x08\x00nonsense" * 9)
+    (tmp_path / "empty.json").touch()
+    with pytest.raises(InputError, match=r"bad\.json\.gz: it is a damaged gzip file; empty files: empty\.json"):
+        pipeline.load(tmp_path)

@@ -50,6 +50,8 @@ def command(
     run = result.analysis.run
     for skipped in run.skipped:
         click.echo(f"ascend-perf: not read: {skipped.path}: {skipped.problem}", err=True)
+    for notice in pipeline.notices(run):
+        click.echo(f"ascend-perf: {notice}", err=True)
     for trace in run.traces:
         for source in trace.meta.sources:
             if source.problem:

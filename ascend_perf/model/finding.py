@@ -184,6 +184,8 @@ class Outcome:
     tables: tuple[ResultTable, ...] = ()
     judged: tuple[Judged, ...] = ()
     scope: Literal["rank", "job"] = "rank"
+    trace_index: int | None = None
+    """Place of the trace in `Run.traces`: ranks may be unknown, or occur twice. None for the job."""
 
 
 @dataclass(frozen=True, kw_only=True)

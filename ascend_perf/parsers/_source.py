@@ -23,13 +23,23 @@ class FileEntry:
     path: Path
     size: int
 
-    @cached_property
+    @property
     def head(self) -> bytes:
         """First 64 KiB of the (decompressed) content; empty when the file cannot be read."""
+        return self._start[0]
+
+    @property
+    def problem(self) -> str | None:
+        """Why the file cannot be read, None when it can."""
+        return self._start[1]
+
+    @cached_property
+    def _start(self) -> tuple[bytes, str | None]:
         try:
-            return files.head(self.path, HEAD_BYTES)
-        except InputError:
-            return b""
+            start = files.head(self.path, HEAD_BYTES)
+        except InputError as error:
+            return b"", error.what.replace(str(self.path), "it")
+        return start, None if start or not self.size else "it is a damaged gzip file"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ The walk is bounded (depth, number of files), follows no symbolic link to a fold
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,10 @@ from ascend_perf.plugins import load_parts
 
 MAX_DEPTH: Final = 8
 MAX_FILES: Final = 200_000
+UNUSABLE: Final = "unknown"
+"""Format of files whose content cannot be seen."""
+TRACE_SUFFIXES: Final = (".json", ".json.gz")
+"""Names of files that are reported when they cannot be read; others are none of our business."""
 
 LOOKED_FOR: Final = (
     "ASCEND_PROFILER_OUTPUT (kernel_details.csv, trace_view.json, ascend_pytorch_profiler*.db) "
@@ -60,12 +65,14 @@ def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
         units += found
     if units:
         return units, problems
-    if raw := [p for p in problems if p.problem]:
+    if raw := [p for p in problems if p.problem and p.format != UNUSABLE]:
         first = raw[0]
         raise InputError(f"{path}: {first.problem}", hint=_hint_of(first))
     if seen_files == 0:
         raise InputError(f"{path} is an empty directory", hint=f"expected {LOOKED_FOR}")
-    told = f"; empty files: {', '.join(empty[:3])}" if empty else ""
+    damaged = [p for p in problems if p.path not in empty]
+    told = "".join(f"; {p.path}: {p.problem}" for p in damaged[:3])
+    told += f"; empty files: {', '.join(empty[:3])}" if empty else ""
     raise InputError(
         f"no profile in {path}: looked for {LOOKED_FOR} among {seen_files} file(s){told}",
         hint="give the *_ascend_pt directory, its parent, or a trace file",
@@ -88,6 +95,7 @@ def _walk(root: Path, problems: list[Source]) -> list[Folder]:
         name = os.path.relpath(error.filename, root) if error.filename else "?"
         problems.append(Source(path=name, format="folder", problem=f"{name} may not be read: {error.strerror}"))
 
+    seen: set[tuple[int, int]] = set()
     for current, names, file_names in os.walk(root, onerror=refused):
         here = Path(current)
         names[:] = sorted(n for n in names if not n.startswith("."))
@@ -97,10 +105,13 @@ def _walk(root: Path, problems: list[Source]) -> list[Folder]:
         for name in sorted(file_names):
             path = here / name
             try:
-                if path.is_file():
-                    entries.append(FileEntry(path, path.stat().st_size))
+                status = path.stat()
             except OSError:
                 continue
+            # A file that is linked to from several places is one file.
+            if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                entries.append(FileEntry(path, status.st_size))
         count += len(entries)
         if count > MAX_FILES:
             raise InputError(
@@ -124,7 +135,21 @@ def _ask(folder: Folder, known: dict[str, Parser], root: Path, problems: list[So
             claimed.update(unit.files)
             label = _relative(unit.files[0] if len(unit.files) == 1 and len(folder.files) > 0 else folder.path, root)
             units.append(replace(unit, label=label if label != "." else unit.label))
+    if folder.path.is_dir() and len(folder.files) > 1:
+        problems += _unusable(folder, claimed, root)
     return units
+
+
+def _unusable(folder: Folder, claimed: set[Path], root: Path) -> list[Source]:
+    """Files that could be profiles by their names but are empty, damaged, or may not be read."""
+    found = []
+    for entry in folder.files:
+        if entry.path in claimed or not entry.path.name.lower().endswith(TRACE_SUFFIXES):
+            continue
+        problem = "it is empty" if entry.size == 0 else entry.problem
+        if problem:
+            found.append(Source(path=_relative(entry.path, root), format=UNUSABLE, problem=problem))
+    return found
 
 
 def _relative(path: Path, root: Path) -> str:
