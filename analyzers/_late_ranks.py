@@ -23,6 +23,8 @@ MAX_Z: Final = 3.5
 """Modified z-score of an outlier. Source: Iglewicz and Hoaglin (1993), as in XProf. Status: vendor."""
 MIN_RANKS_FOR_Z: Final = 4
 """Fewer values give no usable median absolute deviation. Status: assumed."""
+MIN_GAP_RATIO: Final = 0.5
+"""A gap of this share of the whole spread parts slow ranks from the others. Status: assumed."""
 MIN_WAIT_RATIO: Final = 0.05
 """Waiting for a rank that joins collectives last, from this share of the step. Source: N-05. Status: assumed."""
 
@@ -156,8 +158,12 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
     if spread <= MAX_SPREAD_RATIO:
         return None
     slow = views[int(np.argmax(compute))]
-    others = [view for view in views if view is not slow]
-    usual = float(np.median([view.compute_per_step_ns for view in others]))
+    late = _slow_together(compute)
+    others = [view for view, is_late in zip(views, late, strict=True) if not is_late]
+    same = [view for view, is_late in zip(views, late, strict=True) if is_late]
+    # Where most ranks are slow, the work is uneven: sharing it out would give all of them the mean.
+    usual = mean if len(same) > len(others) else float(np.median([view.compute_per_step_ns for view in others]))
+    who = ranks_words([view.rank for view in same])
     scores = modified_z(compute)
     score = None if scores is None else scores[int(np.argmax(compute))]
     excess = slow.compute_per_step_ns - usual
@@ -171,6 +177,9 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
         Evidence(
             name=Words("median of its equals", "同类卡的中位数"), value=usual, unit="ns",
             where=ranks_words([view.rank for view in others]).en,
+        ) if len(same) <= len(others) else Evidence(
+            name=Words("mean of all", "全部卡的平均"), value=usual, unit="ns",
+            where=ranks_words([view.rank for view in views]).en,
         ),
         Evidence(
             name=Words("spread (max - min) / mean", "离散度 (max - min) / mean"), value=spread, unit="ratio",
@@ -188,9 +197,11 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
                 where=f"of its computing among {len(views)} ranks; outlier from {MAX_Z}",
             )
         )  # fmt: skip
-    waits_itself = [wait.late.rank for wait in waits if wait.waiter is slow]
+    waits_itself = [
+        wait.late.rank for wait in waits if wait.waiter is slow and not any(wait.late is view for view in same)
+    ]
     claim = (
-        Words("; the others wait for it", "，其他卡在等待它")
+        Words(f"; the others wait for {'it' if len(same) == 1 else 'them'}", "，其他卡在等待")
         if not waits_itself
         else Words(
             f"; yet it is not the last to join the collectives: it waits for {ranks_words(waits_itself).en}",
@@ -205,18 +216,36 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
             "各卡计算时间普遍分散，而非某一卡特别长：多为数据或层分配不均，而非故障卡。",
         )
     return finding(
-        "N-05", analyzer=NAME, trace_rank=None, share_ratio=share, subject=f"rank {slow.rank}", ranks=(slow.rank,),
+        "N-05", analyzer=NAME, trace_rank=None, share_ratio=share, subject=who.en,
+        ranks=tuple(view.rank for view in same),
         affected_ranks=(slow.rank,) if waits_itself else tuple(view.rank for view in others),
         vendor=slow.trace.meta.device.kind,
         title=Words(
-            f"Rank {slow.rank} computes {format_ratio(excess / usual) if usual else '?'} longer than its equals "
+            f"{upper_first(who.en)} {'computes' if len(same) == 1 else 'compute up to'} "
+            f"{format_ratio(excess / usual) if usual else '?'} longer than "
+            f"{'its' if len(same) == 1 else 'their'} equals "
             f"({format_ns(slow.compute_per_step_ns)} against {format_ns(usual)} per step){claim.en}",
-            f"Rank {slow.rank} 的计算比同类卡长 {format_ratio(excess / usual) if usual else '?'}"
+            f"{who.zh} 的计算比同类卡长 {format_ratio(excess / usual) if usual else '?'}"
             f"（每步 {format_ns(slow.compute_per_step_ns)} 对 {format_ns(usual)}）{claim.zh}",
         ),
         evidence=evidence, cause=cause,
         formula="(computing of the slow rank - median of the others) / length of its steps",
     )  # fmt: skip
+
+
+def _slow_together(compute: Sequence[float]) -> list[bool]:
+    """Which values lie above the widest gap among them; the largest alone where no gap stands out.
+
+    Two slow ranks of eight are both named so: neither is an outlier as long as the other is there.
+    """
+    ordered = np.sort(np.asarray(compute, np.float64))
+    gaps = np.diff(ordered)
+    at = int(np.argmax(gaps))
+    stands_out = gaps[at] >= MIN_GAP_RATIO * (ordered[-1] - ordered[0])
+    if not stands_out:
+        first = list(compute).index(max(compute))
+        return [place == first for place in range(len(compute))]
+    return [bool(value >= ordered[at + 1]) for value in compute]
 
 
 def _collective_ns(view: RankView) -> float:

@@ -17,6 +17,7 @@ from ascend_perf.analyzers._communication import (
     is_pipelined,
     no_waits,
     peer_waits,
+    ranks_words,
 )
 from ascend_perf.analyzers._communication_tables import (
     exposed_waits,
@@ -40,6 +41,8 @@ NAME: Final = "communication"
 
 MIN_WAIT_RATIO: Final = 0.05
 """Waiting below this share of the step is no finding. Source: row N-05 (spread over ranks). Status: vendor."""
+MIN_SHARED_RATIO: Final = 0.5
+"""A peer that is waited for during this share of the wait for a later one is named with it. Status: assumed."""
 LOOK_EXPOSED_RATIO: Final = 0.10
 """Exposed communication up to this share is usual. Source: MindSpeed-LLM, fsdp2 tuning guide. Status: vendor."""
 MAX_EXPOSED_RATIO: Final = 0.20
@@ -93,15 +96,18 @@ def _nothing_in_steps() -> tuple[Judged, ...]:
 def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[list[Finding], _Explained]:
     """N-05 per late peer, and the waiting that these findings explain."""
     found: list[Finding] = []
+    named: list[PeerWait] = []
     claimed = EMPTY
     for wait in waits:
         if share_of(calls, wait.exposed_ns) < MIN_WAIT_RATIO:
             break  # the longest come first
         # A peer counts only with the waiting that no later peer explains already.
         own = intervals.difference(intervals.difference(wait.waits, calls.busy), claimed)
-        if share_of(calls, intervals.total(own)) < MIN_WAIT_RATIO:
+        if share_of(calls, intervals.total(own)) < MIN_WAIT_RATIO or any(wait is other for other in named):
             continue
-        found.append(_late_peer(calls, wait, own, waits))
+        together = [other for other in waits if other is not wait and _is_late_too(other, own)]
+        named += [wait, *together]
+        found.append(_late_peer(calls, wait, together, own, waits))
         claimed = intervals.union(claimed, own)
     if not calls.is_estimated:
         return found, _Explained(waits=claimed, estimated=~mask)
@@ -128,19 +134,36 @@ class _Explained:
         return max(0, length - exposed_waits(calls, rows))
 
 
-def _late_peer(calls: Calls, wait: PeerWait, own: IntervalSet, waits: Sequence[PeerWait]) -> Finding:
-    """N-05 for a peer; `own` is the exposed waiting for it that no later peer explains."""
+def _is_late_too(wait: PeerWait, own: IntervalSet) -> bool:
+    """Whether a peer holds the rank up for most of the waiting `own` for a later one: neither alone is the cause."""
+    shared = intervals.total(intervals.intersection(wait.waits, own))
+    return shared >= MIN_SHARED_RATIO * intervals.total(own)
+
+
+def _late_peer(
+    calls: Calls, wait: PeerWait, together: Sequence[PeerWait], own: IntervalSet, waits: Sequence[PeerWait]
+) -> Finding:
+    """N-05 for a peer, and those that are late together with it.
+
+    Args:
+        calls: the calls of the rank.
+        wait: the peer that comes last.
+        together: peers that are late for most of the same time.
+        own: the exposed waiting for the peer that no later peer explains.
+        waits: all peers.
+    """
     own_ns = intervals.total(own)
     share = share_of(calls, own_ns)
     transit, where = _transit(calls)
     step, spent = step_words(calls), per_step(calls, own_ns)
     moving = f"; moving the data takes {per_step(calls, transit)}" if transit is not None else ""
     moving_zh = f"；数据传输本身只需 {per_step(calls, transit)}" if transit is not None else ""
+    who = _labels([wait, *together])
     title = Words(
-        f"{spent} of {step.en} ({format_ratio(share)}) wait for {wait.label.en}, which comes late to "
-        f"{wait.late_calls} of {wait.calls} collectives{moving}",
-        f"{step.zh}有 {spent}（{format_ratio(share)}）在等待慢卡 {wait.label.zh}："
-        f"{wait.calls} 次集合通信中它有 {wait.late_calls} 次迟到{moving_zh}",
+        f"{spent} of {step.en} ({format_ratio(share)}) wait for {who.en}, which "
+        f"{'come' if together else 'comes'} late to {wait.late_calls} of {wait.calls} collectives{moving}",
+        f"{step.zh}有 {spent}（{format_ratio(share)}）在等待慢卡 {who.zh}："
+        f"{wait.calls} 次集合通信中有 {wait.late_calls} 次迟到{moving_zh}",
     )
     plane = "" if wait.longest_plane is None else f", plane {wait.longest_plane}"
     evidence = [
@@ -160,14 +183,17 @@ def _late_peer(calls: Calls, wait: PeerWait, own: IntervalSet, waits: Sequence[P
     ]  # fmt: skip
     if transit is not None:
         evidence.append(Evidence(name=Words("true transfer", "真正的数据传输"), value=transit, unit="ns", where=where))
-    others = [other for other in waits if other.local != wait.local or other.group != wait.group]
-    if others:
+    others = [other for other in waits if other is not wait and not any(other is late for late in together)]
+    for other in [*together, *others[:1]]:
+        late = any(other is peer for peer in together)
+        label = Words(
+            f"{'late together with it' if late else 'next'}: waiting for {other.label.en}",
+            f"{'同时迟到' if late else '其次'}：等待 {other.label.zh}",
+        )
         evidence.append(
             Evidence(
-                name=Words(f"next: waiting for {others[0].label.en}", f"其次：等待 {others[0].label.zh}"),
-                value=others[0].exposed_ns, unit="ns",
-                where=f"{others[0].longest_call}, Notify_Wait, dst {others[0].local}",
-                start_ns=others[0].longest_start_ns,
+                name=label, value=other.exposed_ns, unit="ns",
+                where=f"{other.longest_call}, Notify_Wait, dst {other.local}", start_ns=other.longest_start_ns,
             )
         )  # fmt: skip
     cause, rate = _late_cause(wait, others)
@@ -175,10 +201,18 @@ def _late_peer(calls: Calls, wait: PeerWait, own: IntervalSet, waits: Sequence[P
     longest = _longest_waits(own)
     return finding(
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, title=title, share_ratio=share, evidence=evidence,
-        subject=wait.label.en, ranks=() if wait.peer is None else (wait.peer,), vendor=calls.trace.meta.device.kind,
+        subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
+        vendor=calls.trace.meta.device.kind,
         formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps",
         bands=longest, step_ids=calls.step_ids, cause=cause,
     )  # fmt: skip
+
+
+def _labels(waits: Sequence[PeerWait]) -> Words:
+    known = [wait.peer for wait in waits if wait.peer is not None]
+    if len(known) == len(waits):
+        return ranks_words(known)
+    return Words(", ".join(wait.label.en for wait in waits), "、".join(wait.label.zh for wait in waits))
 
 
 def _late_cause(wait: PeerWait, others: Sequence[PeerWait]) -> tuple[Words, list[Evidence]]:

@@ -110,9 +110,24 @@ def test_a_second_late_peer_claims_only_what_the_first_leaves(make_trace: MakeTr
 
     outcome = communication.run_on_trace(trace)
 
-    shares = {f.ranks[0]: f.share_ratio for f in outcome.findings if f.code == "N-05"}
-    # Rank 2: [500, 800) less [0, 600) = 200 ns; rank 3 lies within the wait for rank 1 and is not named.
-    assert shares == {1: 0.6, 2: 0.2}
+    shares = {f.ranks: f.share_ratio for f in outcome.findings if f.code == "N-05"}
+    # Rank 2: [500, 800) less [0, 600) = 200 ns. Rank 3 is waited for during 590 of the 600 ns for rank 1.
+    assert shares == {(1, 3): 0.6, (2,): 0.2}
+
+
+def test_peers_that_are_late_together_are_named_together(make_trace: MakeTrace) -> None:
+    # Rank 1: 600 ns, rank 2: 300 of them, rank 3: 299 of them (less than half).
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        comm_ops=[all_reduce(0, 900, group_size=4)],
+        comm_tasks=[wait(0, 600, 1), wait(0, 300, 2, plane=1), wait(0, 299, 3, plane=2)],
+    )
+
+    found = of(communication.run_on_trace(trace), "N-05")
+
+    assert (found.ranks, found.affected_ranks, found.share_ratio) == ((1, 2), (0,), 0.6)
+    assert "wait for ranks 1-2, which come late to" in found.title.en
 
 
 def test_the_place_in_a_group_is_mapped_to_the_global_rank(make_trace: MakeTrace) -> None:

@@ -115,6 +115,27 @@ def test_a_rank_that_computes_longer_than_its_equals_is_late(make_trace: MakeTra
     assert table.note is not None and "ranks 5-7 of the job are not in the data" in table.note.en
 
 
+def test_two_slow_ranks_of_eight_are_both_named(make_trace: MakeTrace) -> None:
+    # Each hides the other from a test for one outlier: 600 and 590 ns against 400.
+    compute = {1: 600, 6: 590}
+    job = Run(traces=tuple(computing(make_trace, rank, compute.get(rank, 400)) for rank in range(8)))
+
+    found = of(ranks.run_on_run(job), "N-05")
+
+    assert (found.ranks, found.affected_ranks) == ((1, 6), (0, 2, 3, 4, 5, 7))
+    assert found.share_ratio == pytest.approx((600 - 400) / 1000)
+    assert "ranks 1, 6 compute up to 50 % longer than their equals" in found.title.en.replace("Ranks", "ranks")
+
+
+def test_where_most_ranks_are_slow_the_bound_is_sharing_the_work_out(make_trace: MakeTrace) -> None:
+    job = Run(traces=tuple(computing(make_trace, rank, 400 if rank == 0 else 600) for rank in range(4)))
+
+    found = of(ranks.run_on_run(job), "N-05")
+
+    assert (found.ranks, found.affected_ranks) == ((1, 2, 3), (0,))
+    assert found.share_ratio == pytest.approx((600 - 550) / 1000)
+
+
 def test_ranks_within_five_percent_are_equals(make_trace: MakeTrace) -> None:
     outcome = ranks.run_on_run(Run(traces=(computing(make_trace, 0, 500), computing(make_trace, 1, 520))))
 
