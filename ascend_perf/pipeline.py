@@ -90,7 +90,8 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
     """
     from ascend_perf.parsers.discover import find_units, parsers
 
-    paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
+    given = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
+    paths = list({p.resolve(): p for p in reversed(given)}.values())[::-1]
     if not paths:
         raise UsageError("no path given")
     traces: list[Trace] = []
@@ -123,9 +124,10 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
 
 def _without_folder(text: str, unit: Unit) -> str:
     """A reader's message without the place of the file: reports do not tell where it lies."""
+    text = text.removeprefix(f"{unit.label}: ")
     for path in unit.files:
         text = text.replace(str(path), path.name)
-    return text.removeprefix(f"{unit.label}: ")
+    return text
 
 
 def notices(run: Run) -> list[str]:
@@ -305,9 +307,9 @@ def report(
     if unknown or not formats:
         raise UsageError(f"unknown report format {', '.join(unknown) or '(none)'}; there are {', '.join(FORMATS)}")
     targets = {name: out / f"report.{name}" for name in FORMATS if name in formats}
-    if out.exists() and not out.is_dir():
+    if _is_there(out) and not out.is_dir():
         raise UsageError(f"{out} is a file, expected a folder for the report", hint="choose another -o")
-    taken = [path for path in targets.values() if path.exists()]
+    taken = [path for path in targets.values() if _is_there(path)]
     if taken and not force:
         raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
     run = paths if isinstance(paths, Run) else load(list(paths), progress=progress)
@@ -315,6 +317,17 @@ def report(
     return ReportResult(
         analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress), summary=summary(analysis, lang)
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise _not_writable(path, error) from None
+
+
+def _not_writable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o")
 
 
 def write(
@@ -329,8 +342,8 @@ def write(
     payload = build(analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules)
     for name, path in targets.items():
         progress(f"writing {path.name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             if name == "json":
                 from ascend_perf.reports.json_report import write_json
 
@@ -344,7 +357,7 @@ def write(
 
                 write_html(payload, path)
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o") from None
+            raise _not_writable(path, error) from None
     return targets
 
 

@@ -36,6 +36,15 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of our output has gone (`| head`): no failure, though click would end with 1, a failed gate.
+            # Python would complain at shutdown about what is still in the buffer.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(0) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
         for name in self.list_commands(ctx):
@@ -72,10 +81,6 @@ def main() -> None:
     except AscendPerfError as error:
         click.echo(f"ascend-perf: {error}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); keep Python from complaining at shutdown.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception:
         traceback.print_exc()
         click.echo(f"ascend-perf: this is a bug of ours. Please report it with the lines above: {ISSUES}", err=True)

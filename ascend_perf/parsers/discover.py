@@ -56,6 +56,10 @@ def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
         if not units:
             raise InputError(f"{path} is no profile that we read: {_what_it_is(entry)}", hint=f"expected {LOOKED_FOR}")
         return units, problems
+    if not path.is_dir():
+        raise InputError(
+            f"{path} is neither a file nor a folder", hint="a pipe cannot be read twice: write it to a file first"
+        )
     seen_files = 0
     empty: list[str] = []
     for folder in _walk(path, problems):

@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,3 +206,32 @@ def test_wrong_usage(command: Command, tmp_path: Path) -> None:
     assert (again.code, "--force" in again.err) == (2, True)
     assert command("analyze", path, "-o", tmp_path / "d", "--format", "json", "--force").code == 0
     assert command("analyze", path, "-o", path).code == 2
+
+
+@pytest.mark.parametrize("out", ["file/report", "x" * 300])
+def test_a_report_that_cannot_be_written_is_wrong_usage(command: Command, tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [KERNEL]}))
+    said = command("analyze", tmp_path / "t.json", "-o", tmp_path / out)
+    assert said.code == 2, said
+    assert "cannot be written" in said.err and "Traceback" not in said.err
+
+
+def test_what_is_no_file_is_refused_without_waiting_for_it(command: Command, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(command("analyze", tmp_path / "pipe"), "pipe is neither a file nor a folder")
+
+
+def test_a_path_given_twice_is_read_once(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [KERNEL]}))
+    said = command("analyze", tmp_path / "t.json", tmp_path / "." / "t.json", "-o", tmp_path / "out")
+    assert said.code == 0, said
+    assert len(json.loads((tmp_path / "out" / "report.json").read_text())["ranks"]) == 1
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    listing = [sys.executable, "-W", "error", "-m", "ascend_perf", "explain"]
+    with subprocess.Popen(listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait()) == (b"", 0)
