@@ -24,6 +24,9 @@ MIN_SHARE_RATIO: Final = 0.03
 """Host causes count from this share of the step. Source: row H-01 ("3 % or more: look"). Status: vendor."""
 MIN_LOADER_NS: Final = 10_000_000
 """Data loader events up to this are usual. Source: msprof-analyze, dataloader.yaml. Status: vendor."""
+MAX_SHORT_LOADER_RATIO: Final = 0.10
+"""Short events count, too, when the device idles for more than this part of the step. Source: XProf, input bound.
+Status: vendor."""
 MIN_GC_NS: Final = 1_000_000
 """Collections shorter than this are usual. Source: msprof-analyze, gc.yaml. Status: vendor."""
 MAX_BANDS: Final = 4
@@ -61,7 +64,8 @@ def data_loader(trace: Trace, span: Span) -> Verdict:
     exposed = intervals.intersection(loading, idle_in(trace, span)) if has_device else loading
     spent, lost = intervals.total(loading), intervals.total(exposed)
     share = share_of(span, lost)
-    if share < MIN_SHARE_RATIO or spent / max(1, span.steps) < MIN_LOADER_NS:
+    is_usual = spent / max(1, span.steps) < MIN_LOADER_NS and share < MAX_SHORT_LOADER_RATIO
+    if share < MIN_SHARE_RATIO or is_usual:
         reason = Words(
             f"fetching a batch takes {per_step(span, spent)} per step; the device idles in {format_ratio(share)}",
             f"取 batch 每步 {per_step(span, spent)}，其中设备空闲占单步 {format_ratio(share)}",

@@ -54,6 +54,9 @@ MIN_LAUNCHES: Final = 20
 MAX_LOG_LEVEL: Final = 3
 """ASCEND_GLOBAL_LOG_LEVEL below ERROR slows the host. Source: msprof-analyze, environment_variable_info.yaml."""
 
+MAX_NAME: Final = 120
+"""Characters of a name in a title."""
+
 _CLAIMED: Final = {
     "D-01": Cause.DATALOADER,
     "H-05": Cause.SYNC,
@@ -234,7 +237,18 @@ def _chief(idle: Idle, main: Cause) -> Words | None:
             "; for most of it the profile records no host event (Python code, or waiting)",
             f"；占比最大的部分：{CAUSES[main].zh}",
         )
-    return Words(f"; the largest part while the host is in: {CAUSES[main].en}", f"；占比最大的部分：{CAUSES[main].zh}")
+    where = _chief_call(idle) if main is Cause.PYTHON else ""
+    return Words(
+        f"; the largest part while the host is in: {CAUSES[main].en}{where and f' ({where})'}",
+        f"；占比最大的部分：{CAUSES[main].zh}{where and f'（{where}）'}",
+    )
+
+
+def _chief_call(idle: Idle) -> str:
+    """Name of the host's call in the longest gap, where that gap is most of the idle time."""
+    length = idle.gaps.ends - idle.gaps.starts
+    gap = int(np.argmax(length))
+    return (host_activity(idle, gap) or "")[:MAX_NAME] if length[gap] * 2 >= length.sum() else ""
 
 
 def _row_of(cause: Cause) -> str:

@@ -157,7 +157,27 @@ def test_the_data_loader_counts_only_while_the_device_idles(make_trace: MakeTrac
     exposed = of(loading(0, 50 * MS), "D-01")
     assert exposed.share_ratio == 0.4
     assert verdict(loading(45 * MS, 50 * MS), "D-01").verdict == "clean"  # hidden behind the kernel
-    assert verdict(loading(0, 9 * MS), "D-01").verdict == "clean"  # under 10 ms
+    assert verdict(loading(0, 9 * MS), "D-01").verdict == "clean"  # under 10 ms and under 10 %
+
+
+def test_a_short_fetch_counts_in_a_short_step(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=GPU,
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 5 * MS}],
+        kernels=[kernel(3 * MS, 2 * MS)],
+        host_events=[event("dataloader", 0, 3 * MS, "enumerate(DataLoader)#_Iter.__next__")],
+    )
+    assert of(host_dispatch.run_on_trace(trace), "D-01").share_ratio == pytest.approx(0.6)
+
+
+def test_the_python_call_in_the_longest_gap_is_named(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=GPU,
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100 * MS}],
+        kernels=[kernel(80 * MS, 20 * MS)],
+        host_events=[event("python", 0, 90 * MS, "main"), event("python", 5 * MS, 70 * MS, "images.py(12): resize")],
+    )
+    assert of(host_dispatch.run_on_trace(trace), "H-01").title.en.endswith("user code (images.py(12): resize)")
 
 
 def test_the_preparation_before_the_first_device_task_is_part_of_the_iteration(make_trace: MakeTrace) -> None:
