@@ -1,7 +1,8 @@
 """Kineto traces of torch.profiler on CUDA, ROCm and CPU (`*.pt.trace.json[.gz]`), 2021 to current category names.
 
-Source: format reference, section 2.9, and real files of 2021 to 2025. `python_function` events (most bytes of a trace
-with stacks) are counted and skipped; device ranges (`gpu_user_annotation`) repeat kernels and are never counted.
+Source: format reference, section 2.9, and real files of 2021 to 2025. Of `python_function` events (most bytes of a
+trace with stacks) the long ones of the launching threads are kept, to say what the host did while the device was idle;
+device ranges (`gpu_user_annotation`) repeat kernels and are never counted.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _CLASSES: Final = {
     "cpu_op": "host",
     "operator": "host",
     "user_annotation": "host",
+    "python_function": "python",
     "cpu_instant_event": "memory",
     "": "memory",
 }
@@ -49,6 +51,13 @@ _CLASSES: Final = {
 
 MAX_DIGITS: Final = 9
 """Ranks and numbers of ranks with more digits are damage. Status: assumed."""
+
+MIN_PYTHON_NS: Final = 100_000
+"""Shorter Python calls explain no idle time worth naming, and are nearly all of them. Status: assumed."""
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_COLLECTION: Final = re.compile(r"^(python )?(gc|garbage collect(ion|or)?)\b|\bgc\.collect\b", re.IGNORECASE)
+"""Names of garbage collection: PyTorch's own "Python GC" and ranges that users put around it. Status: assumed."""
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)$")
 _SNIFF: Final = re.compile(
@@ -152,6 +161,7 @@ class _Reader:
         self.copies = _Rows()
         self.runtime = _Rows()
         self.host = _Rows()
+        self.python = _Rows()
         self.memory = _Rows()
         self.comm_args: list[comm.CommArgs] = []
         self.skipped: dict[str, int] = {}
@@ -233,6 +243,14 @@ class _Reader:
             types=self.types.codes([bytes(a.types).decode("utf-8", "replace") for a in args]),
             stack=self.stacks.codes([a.stack or "" for a in args]),
             annotation=np.full(len(events), annotation, np.int64),
+        )  # fmt: skip
+
+    def _add_python(self, bucket: list[Event]) -> None:
+        dur = decimal_ns([e.dur for e in bucket])
+        events, start, dur = self._times([bucket[i] for i in np.flatnonzero(dur >= MIN_PYTHON_NS).tolist()])
+        self.python.add(
+            start=start, dur=dur, name=self.names.codes([_frame(e.name) for e in events]),
+            thread=json_ints([e.tid for e in events]),
         )  # fmt: skip
 
     def _add_memory(self, bucket: list[Event]) -> None:
@@ -406,7 +424,27 @@ class _Reader:
                 "correlation": h.ints("correlation")[events],
             },
         )
-        return host_ops, host_events
+        return host_ops, Table.concat(t.HOST_EVENTS, [host_events, self._python_events()])
+
+    def _python_events(self) -> Table:
+        """Python calls of the threads that work for the device; others (monitors, pools) wait all the time."""
+        p = self.python
+        thread = p.ints("thread")
+        working = np.union1d(self.host.ints("thread")[self.host.ints("annotation") == 0], self.runtime.ints("thread"))
+        rows = np.flatnonzero(np.isin(thread, working[working != NULL]))
+        if not len(rows):
+            return Table.empty(t.HOST_EVENTS)
+        names = p.text("name", self.names).take(rows).compact()
+        return Table(
+            t.HOST_EVENTS,
+            {
+                "start_ns": p.ints("start")[rows],
+                "dur_ns": p.ints("dur")[rows],
+                "name": names,
+                "kind": names.relabel(lambda name: "gc" if _COLLECTION.search(name) else "python"),
+                "thread": thread[rows],
+            },
+        )
 
     def _memory_table(self, device: int | None, *, several: bool) -> Table:
         m = self.memory
@@ -594,7 +632,17 @@ def _event_kind(name: str) -> str | None:
         return "dataloader"
     if name.startswith(("Optimizer.step#", "Optimizer.zero_grad#")):
         return "optimizer"
+    if _COLLECTION.search(name):
+        return "gc"
     return None
+
+
+def _frame(name: str) -> str:
+    """A Python call without the place of its file on the disk and without addresses of objects."""
+    if name[:1] == "/":
+        place, bracket, rest = name.partition("(")
+        name = "/".join(place.split("/")[-3:]) + bracket + rest
+    return _ADDRESS.sub("", name)
 
 
 def _copy_kind(name: str) -> str | None:

@@ -286,6 +286,32 @@ def test_categories_of_2021(write: Write) -> None:
     assert trace[t.RUNTIME_CALLS].ints("thread").tolist() == [77]
 
 
+def python(name: str, ts: float, dur: float, tid: object = 1) -> dict[str, object]:
+    return {"ph": "X", "cat": "python_function", "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+
+
+def test_long_python_calls_of_launching_threads_are_kept(write: Write) -> None:
+    events = [
+        op("aten::mm", 10, 20), launch(12, 3, 7), kernel("k", 40, 5, 7),
+        python("/home/someone/project/src/data/images.py(12): preprocess", 100, 500),
+        python("<built-in method to of Tensor object at 0x7cc1559c5310>", 700, 100),
+        python("short", 900, 99.999),
+        python("threading.py(359): wait", 0, 5000, tid=2),
+        python("gc.collect", 1000, 2000),
+        {**op("Python GC", 4000, 300), "cat": "user_annotation"},
+        python("negative", 1000, -200),
+    ]  # fmt: skip
+    (trace,) = read(write(events))
+    seen = trace[t.HOST_EVENTS]
+    rows = zip(seen.text("kind").to_list(), seen.text("name").to_list(), seen.ints("dur_ns").tolist(), strict=True)
+    assert sorted(rows) == [
+        ("gc", "Python GC", 300_000),
+        ("gc", "gc.collect", 2_000_000),
+        ("python", "<built-in method to of Tensor object>", 100_000),
+        ("python", "src/data/images.py(12): preprocess", 500_000),
+    ]
+
+
 def test_facts_longer_than_the_head_come_before_the_events(write: Write) -> None:
     groups = [{"pg_name": str(n), "ranks": list(range(64)), "pg_size": 64} for n in range(2000)]
     path = write([kernel("k", 1, 2)], distributedInfo={"pg_config": groups, "rank": 5, "world_size": 64})
