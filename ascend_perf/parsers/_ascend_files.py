@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.parse import quote
 
@@ -136,8 +138,11 @@ def _names_ascend(path: Path) -> bool:
 
 def _kind_of_database(path: Path) -> Kind | None:
     try:
-        with database(path) as connection:
+        with database(path, log=False) as connection:
             tables = table_names(connection)
+        if not tables:
+            with database(path) as connection:
+                tables = table_names(connection)
     except InputError:
         # Damaged: its name says which it was meant to be, parsing says what is wrong.
         return Kind.ANALYSIS_DB if path.name.startswith(("analysis", "communication_analyzer")) else Kind.PROFILER_DB
@@ -149,15 +154,46 @@ def _kind_of_database(path: Path) -> Kind | None:
 
 
 @contextmanager
-def database(path: Path) -> Iterator[sqlite3.Connection]:
+def _with_log(path: Path, wanted: bool) -> Iterator[tuple[Path, str]]:
+    """Where to open a database, and how: itself as it is, or a copy together with its write-ahead log."""
+    log = path.with_name(path.name + "-wal")
+    try:
+        pending = wanted and log.is_file() and log.stat().st_size > 0
+    except OSError:
+        pending = False
+    if not pending:
+        yield path, "mode=ro&immutable=1"
+        return
+    with TemporaryDirectory(prefix="ascend-perf-") as folder:
+        copy = Path(folder) / "profile.db"
+        try:
+            shutil.copyfile(path, copy)
+            shutil.copyfile(log, copy.with_name(copy.name + "-wal"))
+        except OSError as error:
+            raise InputError(
+                f"{path} has rows in a write-ahead log ({log.name}) that cannot be copied: {error.strerror or error}",
+                hint="close the program that has it open, or free space in the folder for temporary files",
+            ) from None
+        yield copy, "mode=rw"
+
+
+@contextmanager
+def database(path: Path, *, log: bool = True) -> Iterator[sqlite3.Connection]:
     """A SQLite file opened read-only and immutable: no lock, no journal, nothing is written beside it.
+
+    Args:
+        path: the database.
+        log: whether rows that its last writer left in a write-ahead log (`*.db-wal`) count. Both files are copied
+            then, since SQLite would change the folder to read them in place.
 
     Raises:
         InputError: it cannot be opened, or its content turns out to be damaged while it is read.
     """
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
+        with (
+            _with_log(path, log) as (place, mode),
+            closing(sqlite3.connect(f"file:{quote(str(place.absolute()))}?{mode}", uri=True)) as connection,
+        ):
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
             yield connection
     except sqlite3.DatabaseError as error:

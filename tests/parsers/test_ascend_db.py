@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Literal
 
@@ -301,6 +302,22 @@ def test_a_database_that_was_opened_in_the_viewer_reads_the_same(tmp_path: Path)
     connection.close()
 
     assert read(tmp_path)[t.KERNELS].ints("start_ns").tolist() == before
+
+
+def test_rows_in_a_write_ahead_log_count_and_the_folder_stays_as_it_is(tmp_path: Path) -> None:
+    path = write_database(tmp_path)
+    writer = sqlite3.connect(path)
+    writer.execute("pragma journal_mode=wal")
+    writer.execute("pragma wal_autocheckpoint=0")
+    writer.execute("update TASK set endNs = endNs + 5000 where globalTaskId = 0")
+    writer.commit()
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    trace = read(tmp_path)
+
+    assert trace[t.KERNELS].ints("dur_ns").tolist() == [15_000, 10_001, 10_002]
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    writer.close()
 
 
 def test_absent_tables_are_no_error(tmp_path: Path) -> None:
