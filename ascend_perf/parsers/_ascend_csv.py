@@ -43,7 +43,7 @@ def header(head: bytes) -> tuple[str, ...]:
     """Column names of the first line of a CSV, stripped; a name used twice gets `.1`, `.2` ... from its second use."""
     line = head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     try:
-        cells = next(csv.reader([line]), [])
+        cells = next(csv.reader([line], delimiter=delimiter(head)), [])
     except csv.Error:
         return ()
     seen: dict[str, int] = {}
@@ -53,6 +53,12 @@ def header(head: bytes) -> tuple[str, ...]:
         seen[cell] = count + 1
         names.append(f"{cell}.{count}" if count else cell)
     return tuple(names)
+
+
+def delimiter(head: bytes) -> str:
+    """What parts the cells: a comma, or the semicolon or TAB of a file that a spreadsheet saved."""
+    line = head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]
+    return "," if b"," in line else next((word.decode() for word in (b";", b"\t") if word in line), ",")
 
 
 @dataclass
@@ -148,9 +154,9 @@ def read_csv(path: Path, *, numbers: Sequence[str] = (), skip: Sequence[str] = (
     size = path.stat().st_size
     wanted = [name for name in names if name not in skip]
     try:
-        columns, ragged = _split(path, names, wanted, frozenset(numbers))
+        columns, ragged = _split(path, names, wanted, frozenset(numbers), delimiter(head))
     except _Unsplittable:
-        columns, ragged = _split_slowly(path, names, wanted)
+        columns, ragged = _split_slowly(path, names, wanted, delimiter(head))
     rows = len(next(iter(columns.values()))) if columns else 0
     return CsvFile(path, names, rows, ragged, size, columns)
 
@@ -160,7 +166,7 @@ class _Unsplittable(Exception):
 
 
 def _split(
-    path: Path, names: tuple[str, ...], wanted: list[str], numbers: frozenset[str]
+    path: Path, names: tuple[str, ...], wanted: list[str], numbers: frozenset[str], by: str
 ) -> tuple[dict[str, pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]], int]:
     import pyarrow as pa
     from pyarrow import csv as pa_csv
@@ -185,7 +191,7 @@ def _split(
             read_options=pa_csv.ReadOptions(
                 column_names=list(names), skip_rows=1, use_threads=False, block_size=BLOCK_BYTES
             ),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+            parse_options=pa_csv.ParseOptions(delimiter=by, newlines_in_values=True, invalid_row_handler=refuse),
             convert_options=pa_csv.ConvertOptions(column_types=types, include_columns=wanted, check_utf8=False),
         )
     except pa.ArrowInvalid as error:
@@ -218,7 +224,7 @@ def _is_utf8(path: Path) -> bool:
 
 
 def _split_slowly(
-    path: Path, names: tuple[str, ...], wanted: list[str]
+    path: Path, names: tuple[str, ...], wanted: list[str], by: str
 ) -> tuple[dict[str, pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]], int]:
     """The csv module reads what pyarrow refuses: short rows, invalid UTF-8, quotes that never close."""
     import pyarrow as pa
@@ -228,7 +234,7 @@ def _split_slowly(
     ragged = 0
     limit = csv.field_size_limit(len(text) + 1)
     try:
-        for index, row in enumerate(csv.reader(io.StringIO(text, newline=""))):
+        for index, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=by)):
             if index == 0 or not row:
                 continue
             if len(row) <= len(names):

@@ -19,7 +19,7 @@ from ascend_perf.parsers._ascend_comm import op_of
 from ascend_perf.parsers._ascend_db_counters import read_counters
 from ascend_perf.parsers._ascend_db_samples import SampleReader
 from ascend_perf.parsers._ascend_files import database, table_names
-from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS, MAX_START_NS
+from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS, MAX_START_NS, far_off
 from ascend_perf.parsers._ascend_meta import Facts, take_metadata
 from ascend_perf.parsers._ascend_sqlite import (
     Strings,
@@ -143,6 +143,7 @@ class _Reader:
             ("before 1970 or after 2200", (start < 0) | (start > MAX_START_NS)),
             ("with a negative duration", end < start),
             ("over a day long", end - np.where(start == NULL, end, start) > MAX_DUR_NS),
+            ("over a day away from the others", far_off(start)),
         ):
             self.result.drop(f"{what} {reason}", int((bad & ok).sum()))
             ok &= ~bad

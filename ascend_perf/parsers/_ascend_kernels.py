@@ -234,6 +234,7 @@ def _usable(start: Ints, damaged: Bools, dur: Ints) -> tuple[Bools, tuple[Droppe
         ("duration missing, unreadable or beyond int64", dur == NULL),
         ("negative duration", (dur != NULL) & (dur < 0)),
         ("duration over a day", dur > MAX_DUR_NS),
+        ("start time over a day away from the others", far_off(start)),
     )
     keep = np.ones(len(start), bool)
     dropped = []
@@ -243,6 +244,16 @@ def _usable(start: Ints, damaged: Bools, dur: Ints) -> tuple[Bools, tuple[Droppe
         if count:
             dropped.append(Dropped(reason=reason, count=count))
     return keep, tuple(dropped)
+
+
+def far_off(start: Ints) -> Bools:
+    """Starts more than a day away from the median of the known ones: damage, no capture lasts that long."""
+    known = (start != NULL) & (start >= 0) & (start <= MAX_START_NS)
+    if not known.any():
+        return np.zeros(len(start), bool)
+    middle = int(np.median(start[known]))
+    far: Bools = known & (np.abs(np.where(known, start, middle) - middle) > MAX_DUR_NS)
+    return far
 
 
 def _taken(columns: dict[str, Values], rows: Ints) -> dict[str, Values]:

@@ -35,10 +35,10 @@ class RankFiles:
     by_kind: dict[Kind, Path] = field(default_factory=dict)
     unusable: list[tuple[Path, str]] = field(default_factory=list)
 
-    def add(self, path: Path, kind: Kind | None) -> None:
-        """Take a file; None is one without content."""
+    def add(self, path: Path, kind: Kind | None, *, size: int = 1) -> None:
+        """Take a file; None is one without content, or of which only the name is that of a profile's file."""
         if kind is None:
-            self.unusable.append((path, "the file is empty: no data was written"))
+            self.unusable.append((path, EMPTY_FILE if size == 0 else UNKNOWN_CONTENT))
         elif kind in self.by_kind:
             self.unusable.append((path, f"a second {kind.value}: only the first was read"))
         else:
@@ -383,6 +383,8 @@ class _Rank:
 MAX_LOST_RATIO: Final = 0.01
 """A larger share of unusable rows is worth a warning. Source: format reference, 11.9."""
 
+EMPTY_FILE: Final = "the file is empty: no data was written"
+UNKNOWN_CONTENT: Final = "not read: its content is not what a file of this name holds"
 COMPUTED_UTILIZATION: Final = (
     "databases hold no cube_utilization: it was computed as aic_total_cycles / (frequency x cores x duration)"
 )

@@ -76,6 +76,10 @@ def assign_steps(kernels: Table, comm: Table, host: HostSteps, launches: tuple[I
         order = order[begins[order] < np.iinfo(np.int64).max]
         place = np.searchsorted(begins[order], starts, side="right") - 1
         of = np.where((place >= 0) & (starts != NULL), order[np.clip(place, 0, None)], -1)
+        # What starts after the host's step and the last task launched in it is of no step (evaluation, the tail).
+        ends = host.ends.copy()
+        np.maximum.at(ends, of_launch[rows], np.concatenate((kernels.ends_ns(), comm.ends_ns()))[rows])
+        of = np.where((of >= 0) & (starts < ends[np.clip(of, 0, None)]), of, -1)
     ids = np.where(of >= 0, host.ids[np.clip(of, 0, None)], NULL).astype(np.int64)
     split = len(kernels)
     return _with_steps(kernels, ids[:split]), _with_steps(comm, ids[split:])

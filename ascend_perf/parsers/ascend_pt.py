@@ -37,15 +37,17 @@ def find(folder: Folder) -> list[Unit]:
     The facts beside them (profiler_info*.json, profiler_metadata.json) come from the folder or its parent.
     """
     kinds: dict[Path, Kind] = {}
-    empty: list[Path] = []
+    unusable: list[Path] = []
     for entry in folder.files:
         if entry.size == 0:
             if _KNOWN_NAMES.fullmatch(entry.path.name):
-                empty.append(entry.path)
+                unusable.append(entry.path)
             continue
         kind = kind_of(entry)
         if kind is not None:
             kinds[entry.path] = kind
+        elif _KNOWN_NAMES.fullmatch(entry.path.name):
+            unusable.append(entry.path)
     data = {path: kind for path, kind in kinds.items() if kind not in CONTEXT}
     if not data:
         if (why := raw_only(folder)) is not None:
@@ -57,7 +59,7 @@ def find(folder: Folder) -> list[Unit]:
     units = []
     for paths in groups:
         label = base if len(groups) == 1 else f"{base}/{_stem(paths)}" if base else _stem(paths)
-        mine = (*paths, *empty) if len(groups) == 1 else paths
+        mine = (*paths, *unusable) if len(groups) == 1 else paths
         units.append(Unit(parser="ascend_pt", label=label, files=tuple(mine), context=_context_of(paths, context)))
     return units
 
@@ -149,7 +151,7 @@ def parse(unit: Unit) -> list[Trace]:
     for path in unit.files:
         entry = FileEntry(path, path.stat().st_size if path.exists() else 0)
         kind = kind_of(entry) if entry.size else None
-        read.add(path, kind)
+        read.add(path, kind, size=entry.size)
     for path in unit.context:
         kind = kind_of(FileEntry(path, path.stat().st_size))
         if kind in CONTEXT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -207,6 +208,43 @@ def test_times_that_a_spreadsheet_damaged_are_unknown_but_durations_count(tmp_pa
     assert any("lost digits" in warning for warning in trace.meta.warnings)
 
 
+def test_a_start_years_away_is_dropped_and_does_not_stretch_its_step(tmp_path: Path) -> None:
+    folder = output(tmp_path)
+    rows = [kernel_row(n) for n in range(4)]
+    rows[1]["Start Time(us)"] = "1600000000000000.000"
+    write_kernels(folder, rows)
+
+    trace = read(folder)
+
+    assert dropped(trace) == {"start time over a day away from the others": 1}
+    # Kernels 0, 2 and 3: from 0 to 75.003 + 10.003 us.
+    assert trace[t.STEPS].ints("dur_ns").tolist() == [85_006]
+
+
+def test_a_spreadsheet_with_semicolons_reads_the_same(tmp_path: Path) -> None:
+    folder = output(tmp_path)
+    path = write_kernels(folder, [kernel_row(n) for n in range(3)])
+    expected = read(folder)[t.KERNELS]
+    with path.open(newline="") as file:
+        cells = list(csv.reader(file))
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows(cells)
+
+    kernels = read(folder)[t.KERNELS]
+
+    for name in ("start_ns", "dur_ns", "block_num"):
+        assert kernels.ints(name).tolist() == expected.ints(name).tolist()
+    assert kernels.text("input_shapes").to_list() == ["4096,4096;64"] * 3
+
+
+def test_a_file_with_the_name_but_not_the_content_of_a_profile_is_listed(tmp_path: Path) -> None:
+    folder = output(tmp_path)
+    write_kernels(folder, [kernel_row(0)])
+    (folder / "op_statistic.csv").write_text("a,b\n1,2\n")
+
+    assert "its content is not what a file of this name holds" in problems(read(folder))
+
+
 def test_many_unusable_rows_are_a_warning(tmp_path: Path) -> None:
     write_kernels(tmp_path, [kernel_row(0), kernel_row(1, dur="-5.000")])
 
@@ -394,6 +432,18 @@ def test_without_step_ids_kernels_go_to_the_step_that_launched_them(tmp_path: Pa
     kernels = read(tmp_path)[t.KERNELS]
 
     assert kernels.ints("step_id").tolist() == [7, 7, 7, 8, 8, 8]
+
+
+def test_kernels_launched_after_the_last_step_belong_to_none(tmp_path: Path) -> None:
+    folder = output(tmp_path)
+    # The host's step ends at 60 us; kernels 0 to 2 are launched in it, 8 and 9 (evaluation, say) long after it.
+    step = slice_event("ProfilerStep#4", PYTHON, 77, "-30.000", 90.0, "cpu_op")
+    write_trace(folder, [*process_events(), step, *(e for n in (0, 1, 2, 8, 9) for e in kernel_events(n))])
+
+    trace = read(folder)
+
+    assert trace[t.KERNELS].ints("step_id").tolist() == [4, 4, 4, NULL, NULL]
+    assert trace[t.STEPS].ints("dur_ns").tolist() == [60_004]
 
 
 def test_without_any_marker_everything_is_one_step_without_number(tmp_path: Path) -> None:
