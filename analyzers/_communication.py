@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._rdma import completes_rdma
 from ascend_perf.analyzers._steps import StepWindows, membership, step_total_ns, step_windows, unions_by_step
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Words
@@ -386,14 +387,13 @@ def has_subtasks(trace: Trace) -> bool:
 
 def is_wait(tasks: Table) -> Bools:
     """Sub-tasks that wait for a peer."""
-    return tasks.text("kind").flags(lambda kind: "wait" in kind.casefold())
+    return tasks.text("kind").flags(lambda kind: "wait" in kind.casefold()) & ~completes_rdma(tasks)
 
 
 def is_move(tasks: Table) -> Bools:
     """Sub-tasks that move data."""
-    return ~tasks.text("kind").flags(lambda kind: _NOTIFY in kind.casefold() or "wait" in kind.casefold()) & (
-        tasks.ints("size_bytes") > 0
-    )
+    moves = ~tasks.text("kind").flags(lambda kind: _NOTIFY in kind.casefold() or "wait" in kind.casefold())
+    return (moves & (tasks.ints("size_bytes") > 0)) | completes_rdma(tasks)
 
 
 def _call_of(rows: Ints, total: int, tasks: Table) -> Ints:

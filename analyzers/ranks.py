@@ -167,7 +167,11 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
     late = (
         ("", "")
         if not cause_ranks
-        else (f" ({ranks_words(cause_ranks).en} hold them up)", f"（被 {ranks_words(cause_ranks).zh} 拖住）")
+        else (
+            f" ({ranks_words(cause_ranks).en} {'holds' if len(cause_ranks) == 1 else 'hold'} "
+            f"{'it' if len(affected) == 1 else 'them'} up)",
+            f"（被 {ranks_words(cause_ranks).zh} 拖住）",
+        )
     )
     verb = "waits" if len(affected) == 1 else "wait"
     title = Words(

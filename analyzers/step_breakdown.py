@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._rdma import completes_rdma
 from ascend_perf.analyzers._steps import StepWindows, membership, representative, step_windows, unions_by_step
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.intervals import EMPTY, IntervalSet
@@ -388,10 +389,12 @@ def _waits(trace: Trace) -> IntervalSet | None:
     """
     tasks = trace[COMM_TASKS]
     kind = tasks.text("kind")
-    is_wait = kind.flags(lambda name: "wait" in name.lower())
+    by_rdma = completes_rdma(tasks)
+    is_wait = kind.flags(lambda name: "wait" in name.lower()) & ~by_rdma
     if not is_wait.any():
         return None
     moves = kind.flags(lambda name: any(word in name.lower() for word in ("memcpy", "reduce", "rdma", "write", "read")))
+    moves |= by_rdma
     starts, ends = tasks.ints("start_ns"), tasks.ends_ns()
     known = (starts != NULL) & (ends != NULL)
     waiting = intervals.merged(starts[is_wait & known], ends[is_wait & known])

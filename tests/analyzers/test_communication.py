@@ -351,3 +351,39 @@ def test_shares_do_not_depend_on_the_number_of_steps(make_trace: MakeTrace) -> N
     assert once.share_ratio == often.share_ratio == 0.5
     assert "500 ns of the 1 us step" in once.title.en
     assert "500 ns of the 1 us step (average of 20)" in often.title.en
+
+
+def rdma(kind: str, start: int, dur: int, size: int = 0, plane: int = 0) -> dict[str, object]:
+    return {
+        "start_ns": start, "dur_ns": dur, "kind": kind, "comm_op": 0, "plane": plane, "src": 0, "dst": 3,
+        "transport": "RDMA", "link": "ROCE", "size_bytes": size,
+    }  # fmt: skip
+
+
+def test_waiting_for_data_over_rdma_is_transfer_and_the_handshake_before_it_is_not(make_trace: MakeTrace) -> None:
+    # Two rounds on one plane: handshake of 100 and 40 ns, data of 300 and 200 ns; a handshake on another plane.
+    tasks = [
+        rdma("RDMASend", 0, 5, 8), rdma("Notify_Wait", 5, 100), rdma("RDMASend", 105, 5, 4096),
+        rdma("RDMASend", 110, 5, 8), rdma("Notify_Wait", 115, 300),
+        rdma("RDMASend", 415, 5, 8), rdma("Notify_Wait", 420, 40), rdma("RDMASend", 460, 5, 4096),
+        rdma("Notify_Wait", 465, 200), rdma("Notify_Wait", 0, 60, plane=1),
+    ]  # fmt: skip
+    trace = make_trace(meta=NPU, steps=STEP, comm_ops=[all_reduce(0, 700, group_size=4)], comm_tasks=tasks)
+
+    outcome = communication.run_on_trace(trace)
+
+    waits = next(t for t in outcome.tables if t.name == "comm-waits")
+    # [5, 105) + [420, 460), with [0, 60) of the other plane: 105 + 40.
+    assert waits.column("wait_ns") == (145,)
+    assert of(outcome, "N-05").share_ratio == pytest.approx(0.145)
+    assert of(outcome, "N-01").share_ratio == pytest.approx((700 - 145) / 1000)
+
+
+def test_a_slow_transfer_over_rdma_blames_nobody(make_trace: MakeTrace) -> None:
+    tasks = [rdma("RDMASend", 0, 5, 1 << 20), rdma("Notify_Wait", 5, 690)]
+    trace = make_trace(meta=NPU, steps=STEP, comm_ops=[all_reduce(0, 700, group_size=4)], comm_tasks=tasks)
+
+    outcome = communication.run_on_trace(trace)
+
+    assert verdict(outcome, "N-05").verdict == "clean"
+    assert of(outcome, "N-01").share_ratio == 0.7
