@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._communication import exported_split
 from ascend_perf.analyzers._steps import StepWindows, step_windows
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Words
@@ -187,9 +186,8 @@ def idle_of(trace: Trace) -> Idle | None:
     """
     windows = step_windows(trace)
     tasks = _device_tasks(trace)
-    exported = exported_split(trace)
-    if not trace.has(KERNELS) and exported is not None and exported.computing_ns:
-        return None  # the rank did compute: gaps between its collectives are no idle time
+    if not trace.has(KERNELS) and trace.has(COMM_OPS):
+        return None  # the kernels are not in the data: gaps between the collectives are no idle time
     if not len(windows) or not len(tasks[0]):
         return None
     span = device_span(windows)

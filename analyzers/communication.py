@@ -13,6 +13,7 @@ from ascend_perf.analyzers._communication import (
     Calls,
     PeerWait,
     calls_in_steps,
+    exported_split,
     is_p2p,
     is_pipelined,
     no_waits,
@@ -32,7 +33,7 @@ from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Words
 from ascend_perf.model.table import NULL, Bools
-from ascend_perf.model.tables import COMM_OPS
+from ascend_perf.model.tables import COMM_OPS, KERNELS, STEPS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import analyzer
 from ascend_perf.units import format_ns, format_quantity, format_ratio
@@ -64,7 +65,14 @@ def communication(trace: Trace) -> Result:
     """
     calls = calls_in_steps(trace)
     if not len(calls):
-        return Result(judged=_nothing_in_steps())
+        return Result(judged=_not_judged(Words("no collective lies inside a step", "没有集合通信落在迭代内")))
+    if not _is_comparable(trace):
+        setting, verdict = algorithm(trace)
+        return Result(
+            findings=() if setting is None else (setting,),
+            tables=tables(calls, peer_waits(calls)),
+            judged=(*_not_judged(_CALLS_ONLY), verdict),
+        )
     # Point-to-point waits of a pipeline are row L-01, which `ranks` reports for the whole job.
     pipelined = is_p2p(calls.table) & is_pipelined(trace)
     waits = peer_waits(calls)
@@ -88,8 +96,20 @@ def communication(trace: Trace) -> Result:
     )
 
 
-def _nothing_in_steps() -> tuple[Judged, ...]:
-    reason = Words("no collective lies inside a step", "没有集合通信落在迭代内")
+_CALLS_ONLY: Final = Words(
+    "the data holds collectives only: how long the step is and what computing hides of them is not known; keep "
+    "kernel_details.csv or step_trace_time.csv beside them",
+    "数据中只有集合通信：单步时长与计算掩盖情况未知；请同时保留 kernel_details.csv 或 step_trace_time.csv",
+)
+
+
+def _is_comparable(trace: Trace) -> bool:
+    """Whether shares of the step can be told: from kernels, the exporter's sums or steps with times."""
+    known = bool((trace[STEPS].ints("start_ns") != NULL).any())
+    return known or trace.has(KERNELS) or exported_split(trace) is not None
+
+
+def _not_judged(reason: Words) -> tuple[Judged, ...]:
     return tuple(Judged(code=code, verdict="not_judged", reason=reason) for code in ("N-01", "N-02", "N-03", "N-05"))
 
 

@@ -387,3 +387,18 @@ def test_a_slow_transfer_over_rdma_blames_nobody(make_trace: MakeTrace) -> None:
 
     assert verdict(outcome, "N-05").verdict == "clean"
     assert of(outcome, "N-01").share_ratio == 0.7
+
+
+def test_collectives_without_steps_and_kernels_are_no_share_of_anything(make_trace: MakeTrace) -> None:
+    # A copy of communication.json alone: the calls would otherwise be the whole of "their" step.
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": 1, "start_ns": None, "dur_ns": None}],
+        comm_ops=[all_reduce(0, 700, step_id=1), all_reduce(800, 100, step_id=1)],
+    )
+
+    outcome = communication.run_on_trace(trace)
+
+    assert not outcome.findings
+    assert verdict(outcome, "N-01").verdict == "not_judged"
+    assert outcome.tables

@@ -451,3 +451,11 @@ def test_the_exporters_free_alone_is_a_finding(make_trace: MakeTrace) -> None:
     )
     outcome = host_dispatch.run_on_trace(trace)
     assert (outcome.status, of(outcome, "H-01").share_ratio) == ("done", 0.5)
+
+
+def test_gaps_between_collectives_are_no_idle_time_where_the_kernels_are_not_there(make_trace: MakeTrace) -> None:
+    calls = [{"start_ns": at, "dur_ns": 100, "name": "c", "op": "allReduce"} for at in (0, 900)]
+    trace = make_trace(meta=NPU, steps=STEP, comm_ops=calls, host_ops=[op("aten::add", 0, 10)])
+
+    assert idle_of(trace) is None
+    assert verdict(host_dispatch.run_on_trace(trace), "H-01").verdict == "not_judged"
