@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import Bools, Floats, Ints, Text
 from ascend_perf.model.tables import KERNELS
+from ascend_perf.model.trace import Device
 from ascend_perf.ops.classify import KernelClass, op_type_of_name
 from ascend_perf.ops.flops import plain_dtype
 from ascend_perf.ops.patterns import PATTERNS, find_patterns
@@ -31,6 +33,11 @@ FP32_MIN_RATIO: Final = 0.03
 """Share of kernel time of full-fp32 products. Status: assumed."""
 FP32_RATE_RATIO: Final = 0.25
 """Rate of the cube in fp32 against fp16. Status: inferred from vendor totals (device table)."""
+VOLTA_RATE_RATIO: Final = 1 / 8
+"""Rate in fp32 against fp16 on tensor cores. Source: NVIDIA data sheets of V100 (15.7, 125) and T4 (8.1, 65 TFLOPS).
+Status: vendor."""
+VOLTA_MAJOR: Final = 7
+FIRST_TF32_MAJOR: Final = 8
 STEP_MIN_RATIO: Final = 0.002
 """A finding that could touch less of the step than this is not made. Status: assumed."""
 BLOCKS_KERNEL_RATIO: Final = 0.01
@@ -41,7 +48,14 @@ PATTERN_MIN_COUNT: Final = 2
 _AS_LAYOUT: Final = frozenset({KernelClass.TRANSPOSE.value, KernelClass.COPY.value})
 _SGEMM: Final = (
     "sgemm_", "s_gemm", "_sgemm", "gemmsn", "gemm_fp32", "cijk_ailk_bljk_sb", "cijk_alik_bljk_sb", "cijk_ailk_bjlk_sb",
+    "cijk_alik_bjlk_sb", "gemm_f32f32_f32f32_f32",
 )  # fmt: skip
+_FP32_CONVOLUTION: Final = re.compile(
+    r"scudnn|_f32f32_f32f32_f32|(convolve_sgemm|engine|Kernel)<float\b|sp3AsmConv.*fp32"
+)
+_SHORT_FORMAT: Final = re.compile(r"tensorop|tf32|h884|s1688|1688|16816|half|bfloat|bf16|fp16", re.IGNORECASE)
+_BEFORE_AMPERE: Final = re.compile(r"(kepler|maxwell|pascal|volta|turing)_", re.IGNORECASE)
+"""Kernels of NVIDIA's libraries bear the name of the architecture."""
 
 
 def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
@@ -121,10 +135,12 @@ def casts_and_copies(time: KernelTime, classes: Text) -> Iterator[Finding | Judg
 
 
 def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
-    """C-11: matrix products in fp32 without HF32 or TF32."""
+    """C-11: matrix products (on GPUs also convolutions) in fp32 without HF32 or TF32."""
     kernels = time.trace[KERNELS]
+    features: frozenset[str] | None = None
     products = classes.equals(KernelClass.MATMUL.value)
-    if not products.any():
+    convolutions = classes.equals(KernelClass.CONV.value) & (not _is_npu(time))
+    if not (products | convolutions).any():
         yield Judged(code="C-11", verdict="clean", reason=Words("no matrix products", "没有矩阵乘算子"))
         return
     if _is_npu(time):
@@ -137,9 +153,11 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         is_told = bool((hf32.codes[rows] >= 0).all()) if rows.any() else True
         saving, basis = 1 - FP32_RATE_RATIO, "the cube's fp32 rate is a quarter of fp16"
     else:
-        rows = products & kernels.text("name").flags(_is_sgemm)
+        names = kernels.text("name")
+        rows = (products & names.flags(_is_sgemm)) | (convolutions & names.flags(_is_fp32_convolution))
         is_told = True
-        saving, basis = _gpu_saving(time)
+        features = features_of(time.trace.meta.device, names)
+        saving, basis = _gpu_saving(time, features)
     share = time.step_share(rows) if rows.any() else 0.0
     kernel_share = time.kernel_share(rows)
     touched = None if share is None else share * saving
@@ -147,8 +165,11 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         yield _clean("C-11", time, rows, Words("products in full fp32", "全精度 fp32 矩阵乘"))
         return
     spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
-    mode = (
-        Words("without HF32", "未使用 HF32") if _is_npu(time) else Words("off the tensor cores", "未使用 Tensor Core")
+    mode = _fp32_mode(time)
+    what = (
+        Words("matrix products and convolutions", "矩阵乘与卷积")
+        if (rows & convolutions).any()
+        else Words("matrix products", "矩阵乘")
     )
     extra = (
         []
@@ -166,14 +187,15 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{_count(time, rows)} matrix products per step run in full fp32 {mode.en}: {spent}, "
+            f"{_count(time, rows)} {what.en} per step run in full fp32{mode[0]}: {spent}, "
             f"{format_ratio(kernel_share)} of kernel time{of.en}.",
-            f"每步有 {_count(time, rows)} 个矩阵乘以全精度 fp32 执行、{mode.zh}：耗时 {spent}，"
+            f"每步有 {_count(time, rows)} 个{what.zh}以全精度 fp32 执行{mode[1]}：耗时 {spent}，"
             f"占 Kernel 总耗时 {format_ratio(kernel_share)}{of.zh}。",
         ),
         share_ratio=touched,
         evidence=[*time.evidence(rows, Words("fp32 products", "fp32 矩阵乘")), *extra],
         vendor=_vendor(time),
+        features=features,
         bands=time.bands(rows),
         step_ids=time.steps_seen(rows),
         formula=f"union(fp32 products) / step * {saving:.3g} ({basis})",
@@ -399,12 +421,46 @@ def _is_sgemm(name: str) -> bool:
     return any(word in lower for word in _SGEMM) and "tensorop" not in lower and "tf32" not in lower
 
 
-def _gpu_saving(time: KernelTime) -> tuple[float, str]:
+def _is_fp32_convolution(name: str) -> bool:
+    return bool(_FP32_CONVOLUTION.search(name)) and not _SHORT_FORMAT.search(name)
+
+
+def _fp32_mode(time: KernelTime) -> tuple[str, str]:
+    """How the products run, beside being fp32, in English and Chinese; AMD's matrix units take fp32 as it is."""
+    if _is_npu(time):
+        return " without HF32", "、未使用 HF32"
+    if time.trace.meta.device.vendor == "AMD":
+        return "", ""
+    return " off the tensor cores", "、未使用 Tensor Core"
+
+
+def features_of(device: Device, kernels: Text) -> frozenset[str] | None:
+    """Number formats that a GPU's matrix units know beside fp32, as `needs` of remedies names them; None if unknown.
+
+    Source:
+        NVIDIA: TF32 and bf16 from compute capability 8.0 (CUDA C++ Programming Guide, table of features); the name of
+        the architecture in library kernels where the trace does not tell it. AMD: the device's peaks.
+    """
+    spec = spec_for(device)
+    has_tf32 = spec is not None and spec.matrix_peak("tf32") is not None
+    if device.vendor == "AMD":
+        return frozenset({"bf16", "tf32"} if has_tf32 else {"bf16"})
+    major = None if device.compute_capability is None else device.compute_capability[0]
+    if has_tf32 or (major is not None and major >= FIRST_TF32_MAJOR):
+        return frozenset({"bf16", "tf32"})
+    if major is not None or any(_BEFORE_AMPERE.match(name) for name in kernels.values):
+        return frozenset({"fp16"})
+    return None
+
+
+def _gpu_saving(time: KernelTime, features: frozenset[str] | None) -> tuple[float, str]:
     spec = spec_for(time.trace.meta.device)
     slow, fast = (spec.matrix_peak("fp32"), spec.matrix_peak("tf32")) if spec else (None, None)
-    if slow is None or not fast:
-        return 1.0, "peaks of this device not known: the products counted in full"
-    return 1 - slow / fast, "fp32 against TF32 peak of the device"
+    if slow is not None and fast:
+        return 1 - slow / fast, "fp32 against TF32 peak of the device"
+    if features == frozenset({"fp16"}) and (time.trace.meta.device.compute_capability or (7, 0))[0] == VOLTA_MAJOR:
+        return 1 - VOLTA_RATE_RATIO, "fp32 runs at an eighth of fp16 on tensor cores of Volta and Turing"
+    return 1.0, "peaks of this device not known: the products counted in full"
 
 
 def _is_npu(time: KernelTime) -> bool:

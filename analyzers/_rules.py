@@ -47,6 +47,8 @@ class RuleRemedy:
     text: Words
     code: str = ""
     vendors: tuple[Vendor, ...] = VENDORS
+    needs: str = ""
+    """What the device must be able to do: bf16, fp16 (and no bf16), tf32. Empty when all devices can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +96,21 @@ def groups() -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (order.find(name) % 99, name)))
 
 
-def remedies_for(code: str, vendor: Vendor | None) -> tuple[Remedy, ...]:
+def remedies_for(code: str, vendor: Vendor | None, features: frozenset[str] | None = None) -> tuple[Remedy, ...]:
     """The remedies of a row for one kind of device; all of them, with the kind named, when it is unknown.
+
+    Args:
+        code: row of the table.
+        vendor: kind of the device.
+        features: what the device can do; remedies that need something else are left out. None when unknown.
 
     Raises:
         KeyError: the table has no such row.
     """
     chosen = []
     for remedy in rule(code).remedies:
+        if features is not None and remedy.needs and remedy.needs not in features:
+            continue
         if vendor is None:
             chosen.append(Remedy(text=_with_vendors(remedy), code=remedy.code))
         elif vendor in remedy.vendors:
@@ -121,6 +130,7 @@ def finding(
     ranks: Sequence[int] | None = None,
     affected_ranks: Sequence[int] | None = None,
     vendor: Vendor | None = None,
+    features: frozenset[str] | None = None,
     formula: str = "",
     severity: Severity | None = None,
     bands: Sequence[tuple[int, int]] = (),
@@ -140,6 +150,7 @@ def finding(
         ranks: where the cause lies.
         affected_ranks: those that lose the time.
         vendor: kind of the device (`trace.meta.device.kind`); it selects the remedies.
+        features: what the device can do, as `needs` of the remedies names it; None when unknown.
         formula: how the share was computed.
         severity: overrides what follows from the share, or from the row when the share is unknown.
         bands: windows [start_ns, end_ns) to mark in the timeline.
@@ -165,7 +176,7 @@ def finding(
         severity=severity,
         share_ratio=share_ratio,
         evidence=tuple(evidence),
-        remedies=remedies_for(code, vendor),
+        remedies=remedies_for(code, vendor, features),
         cause=cause or row.cause,
         confirm=row.confirm,
         formula=formula,
@@ -288,8 +299,9 @@ def _remedy(item: dict[str, object]) -> RuleRemedy:
     if len(vendors) != len(wanted):
         raise ValueError(f"no such vendor: {wanted}")
     return RuleRemedy(
-        text=Words(str(item["en"]), str(item["zh"])), code=str(item.get("code", "")).rstrip(), vendors=vendors
-    )
+        text=Words(str(item["en"]), str(item["zh"])), code=str(item.get("code", "")).rstrip(), vendors=vendors,
+        needs=str(item.get("needs", "")),
+    )  # fmt: skip
 
 
 def _words(value: object) -> Words:

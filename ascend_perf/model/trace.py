@@ -30,6 +30,8 @@ class Device:
     frequency_hz: int | None = None
     memory_bytes: int | None = None
     derivation: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    """CUDA's (major, minor) of an NVIDIA GPU: which number formats its matrix units know."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_perf import files, intervals
+from ascend_perf.device.specs import spec_for
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, Text
@@ -106,6 +107,8 @@ class _DeviceProperty(msgspec.Struct, gc=False):
     id: int | None = None
     name: str | None = None
     memory: int | None = msgspec.field(name="totalGlobalMem", default=None)
+    major: int | None = msgspec.field(name="computeMajor", default=None)
+    minor: int | None = msgspec.field(name="computeMinor", default=None)
 
 
 def _args(events: Sequence[Event], kind: type[_T]) -> list[_T]:
@@ -480,6 +483,7 @@ class _Reader:
         chosen = _property_of(properties, device)
         name = chosen.name if chosen else None
         has_device = "kernels" in made or "copies" in made or "comm_ops" in made
+        spec = spec_for(Device(kind="gpu", name=name)) if has_device and name else None
         hip = "hip_runtime_version" in facts or "roctracer_version" in facts
         dropped = tuple(Dropped(reason=r, count=n) for r, n in sorted(self.file.dropped.items()))
         return Meta(
@@ -489,9 +493,11 @@ class _Reader:
             device=Device(
                 vendor=_vendor(name, hip=hip) if has_device else None,
                 name=name or None,
+                spec=None if spec is None else spec.id,
                 kind="gpu" if has_device else "cpu",
                 device_id=device,
                 memory_bytes=chosen.memory if chosen and chosen.memory else None,
+                compute_capability=_capability(chosen, hip=hip),
             ),
             groups=_groups(info, made.get("comm_ops")),
             versions=_versions(facts, info),
@@ -521,6 +527,13 @@ def _property_of(properties: list[_DeviceProperty], device: int | None) -> _Devi
             return one
     alike = {(p.name, p.memory) for p in properties}
     return properties[0] if len(alike) == 1 else None
+
+
+def _capability(chosen: _DeviceProperty | None, *, hip: bool) -> tuple[int, int] | None:
+    """CUDA's number of the architecture; ROCm writes its own there."""
+    if chosen is None or chosen.major is None or chosen.minor is None or _vendor(chosen.name, hip=hip) != "NVIDIA":
+        return None
+    return chosen.major, chosen.minor
 
 
 def _on(devices: Ints, device: int | None) -> NDArray[np.bool_]:

@@ -182,6 +182,54 @@ def test_gpu_products_without_tf32_are_told_by_their_name(make_trace: Make) -> N
     assert finding.share_ratio == pytest.approx(0.4 * (1 - 19.5 / 156))
 
 
+V100 = Device(vendor="NVIDIA", name="Tesla V100-SXM2-16GB", kind="gpu", compute_capability=(7, 0))
+P100 = Device(vendor="NVIDIA", name="Tesla P100-PCIE-16GB", kind="gpu", compute_capability=(6, 0))
+UNNAMED = Device(vendor="NVIDIA", kind="gpu")
+MI250 = Device(vendor="AMD", name="AMD Instinct MI250X", kind="gpu")
+BF16, FP16, TF32 = "dtype=torch.bfloat16", "GradScaler", "set_float32_matmul_precision"
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "saving", "remedies"),
+    [
+        (V100, "volta_sgemm_128x64_tn", 7 / 8, [FP16]),
+        (V100, "volta_scudnn_128x64_relu_interior_nn_v1", 7 / 8, [FP16]),
+        (V100, "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", 7 / 8, [FP16]),
+        (V100, "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5>(int)", 7 / 8, [FP16]),
+        (UNNAMED, "volta_sgemm_128x64_tn", 7 / 8, [FP16]),
+        (P100, "maxwell_sgemm_128x64_tn", 1.0, [FP16]),
+        (UNNAMED, "ampere_sgemm_128x64_tn", 1.0, [BF16, FP16, TF32]),
+        (GPU.device, "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8", 1 - 19.5 / 156, [BF16, TF32]),
+        (MI250, "Cijk_Ailk_Bljk_SB_MT128x64x16_MI16x16x1_SN", 1.0, [BF16]),
+    ],
+)
+def test_remedies_of_fp32_are_what_the_gpu_can_do(
+    make_trace: Make, device: Device, kernel: str, saving: float, remedies: list[str]
+) -> None:
+    row = {"start_ns": 0, "dur_ns": 400_000, "core": "SM", "stream": 7, "name": kernel}
+    found = _finding(operators.run_on_trace(make_trace(meta=Meta(device=device), steps=STEP, kernels=[row])), "C-11")
+    assert found.share_ratio == pytest.approx(0.4 * saving)
+    assert [part in remedy.code for part, remedy in zip(remedies, found.remedies, strict=True)] == [True] * len(
+        remedies
+    )
+    assert ("off the tensor cores" in found.title.en) == (device.vendor != "AMD")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16",
+        "volta_h884cudnn_256x64_ldg8_relu_exp_small_nhwc_tn_v1",
+        "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(int)",
+        "cutlass_80_tensorop_s1688fprop_optimized_tf32_128x64_16x6",
+    ],
+)
+def test_kernels_on_tensor_cores_and_conversions_are_no_fp32_products(make_trace: Make, kernel: str) -> None:
+    row = {"start_ns": 0, "dur_ns": 400_000, "core": "SM", "stream": 7, "name": kernel}
+    outcome = operators.run_on_trace(make_trace(meta=Meta(device=V100), steps=STEP, kernels=[row]))
+    assert _verdict(outcome, "C-11") == "clean"
+
+
 def test_an_unfused_sequence_gains_all_but_its_longest_kernel(make_trace: Make) -> None:
     layer = [("BatchMatMul", 40_000), ("Muls", 10_000), ("SoftmaxV2", 20_000), ("BatchMatMul", 30_000)]
     rows = []
