@@ -52,6 +52,10 @@ def find(folder: Folder) -> list[Unit]:
     if not data:
         if (why := raw_only(folder)) is not None:
             raise InputError(why, hint=RAW_HINT)
+        # A trace_view.json may be anybody's; it alone tells nothing.
+        if {path.name for path in unusable} - {"trace_view.json"}:
+            names = ", ".join(path.name for path in unusable)
+            raise InputError(f"these files do not hold what files of their name should: {names}", hint=COPY_HINT)
         return []
     context = _context(folder, [path for path, kind in kinds.items() if kind in CONTEXT])
     groups = _split(data)
@@ -139,6 +143,7 @@ RAW_HINT: Final = (
     ", then analyze the folder again"
 )
 """The next step for `raw_only` folders."""
+COPY_HINT: Final = "copy the profile again, or export it again with torch_npu.profiler.profiler.analyse()"
 
 
 def parse(unit: Unit) -> list[Trace]:

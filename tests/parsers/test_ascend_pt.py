@@ -16,6 +16,7 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.parsers import ascend_pt
 from ascend_perf.parsers._ascend_comm import group_hash, op_of
 from ascend_perf.parsers._source import FileEntry
+from ascend_perf.parsers.discover import find_units
 from tests.parsers._ascend_profile import (
     CANN,
     EPOCH_US,
@@ -243,6 +244,21 @@ def test_a_file_with_the_name_but_not_the_content_of_a_profile_is_listed(tmp_pat
     (folder / "op_statistic.csv").write_text("a,b\n1,2\n")
 
     assert "its content is not what a file of this name holds" in problems(read(folder))
+
+
+def test_a_rank_whose_files_are_all_damaged_is_named_beside_the_others(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        folder = tmp_path / f"rank_{rank}_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+        folder.mkdir(parents=True)
+        write_kernels(folder, [kernel_row(0)])
+    (tmp_path / "rank_1_ascend_pt" / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_bytes(b"\0\1 lost")
+
+    units, problems_found = find_units(tmp_path)
+
+    assert [unit.label for unit in units] == ["rank_0_ascend_pt/ASCEND_PROFILER_OUTPUT/kernel_details.csv"]
+    (problem,) = problems_found
+    assert problem.path == "rank_1_ascend_pt/ASCEND_PROFILER_OUTPUT"
+    assert "do not hold what files of their name should: kernel_details.csv" in (problem.problem or "")
 
 
 def test_many_unusable_rows_are_a_warning(tmp_path: Path) -> None:
