@@ -310,6 +310,9 @@ class _Rank:
         for origin in (self.database, self.kernel_rows):
             if origin is not None and len(origin.device_of_kernel) == len(self.tables["kernels"]):
                 return origin.device_of_kernel, _fitting(origin.device_of_comm, self.tables["comm_ops"])
+        if self.timeline is not None and self.database is None and self.kernel_rows is None:
+            kernel_device = _fitting(self.timeline.device_of_kernel(), self.tables["kernels"])
+            return kernel_device, _fitting(self.timeline.device_of_comm(), self.tables["comm_ops"])
         return _fitting(np.empty(0, np.int64), self.tables["kernels"]), _fitting(
             np.empty(0, np.int64), self.tables["comm_ops"]
         )

@@ -66,6 +66,9 @@ COUNTER_PROCESSES: Final = frozenset(
 """Counter tracks that are kept; Acc PMU and Stars Soc Info are levels without a unit."""
 
 
+_DEVICE: Final = re.compile(r"NPU (\d{1,5})$")
+
+
 class Timeline:
     """Tables of one trace_view.json, and the links that other files' kernels and collectives get from it."""
 
@@ -189,6 +192,32 @@ class Timeline:
         for (line_pid, line_tid), number in lines.items():
             stream[(pid == line_pid) & (tid == line_tid)] = number
         return stream
+
+    def device_of_kernel(self) -> Ints:
+        """Device of each row of `kernels()`, `NULL` where the trace has one device only."""
+        rows = self.kernel_rows[np.argsort(self.trace.slices.ints("start")[self.kernel_rows], kind="stable")]
+        return self._devices(rows, self.trace.pids("Ascend Hardware"))
+
+    def device_of_comm(self) -> Ints:
+        """Device of each row of `comm_ops()`, as `device_of_kernel`."""
+        return self._devices(self.comm_rows, self.trace.pids(*COMM_PROCESSES))
+
+    def _devices(self, rows: Ints, pids: list[int]) -> Ints:
+        """Devices by the label of their process, else by the order of the processes.
+
+        The same process name once per device is how several devices of one process are exported.
+        """
+        device = np.full(len(rows), NULL, np.int64)
+        if len(self.trace.pids("Ascend Hardware")) < 2:
+            return device
+        labels = [_DEVICE.search(self.trace.labels.get(pid, "")) for pid in pids]
+        numbers = [int(match[1]) for match in labels if match]
+        if len(set(numbers)) < len(pids):
+            numbers = [sorted(pids).index(pid) for pid in pids]
+        of = self.trace.slices.ints("pid")[rows]
+        for pid, number in zip(pids, numbers, strict=True):
+            device[of == pid] = number
+        return device
 
     def kernels(self) -> Table:
         """Kernels of the device lines, for a trace without kernel_details.csv. The core of vector kernels is unknown

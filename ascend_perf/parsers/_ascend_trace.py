@@ -69,6 +69,7 @@ class _QueueArgs(msgspec.Struct, gc=False):
 
 class _NameArgs(msgspec.Struct, gc=False):
     name: str | None = None
+    labels: str | None = None
 
 
 @dataclass
@@ -149,6 +150,8 @@ class TraceFile:
     launch_ends: Columns = field(default_factory=Columns)
     counters: Columns = field(default_factory=Columns)
     processes: dict[int, str] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
+    """Labels of processes: `CPU`, `NPU`, `NPU 3`."""
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
     odd_args: int = 0
 
@@ -306,11 +309,13 @@ def _numbers(text: bytes) -> dict[str, float]:
 
 
 def _take_names(trace: TraceFile, events: list[Event]) -> None:
-    named = [e for e in events if e.name in ("process_name", "thread_name")]
+    named = [e for e in events if e.name in ("process_name", "process_labels", "thread_name")]
     pids, tids = json_ints([e.pid for e in named]).tolist(), json_ints([e.tid for e in named]).tolist()
     for e, pid, tid, args in zip(named, pids, tids, _args(trace, named, _NameArgs), strict=True):
         if e.name == "process_name":
             trace.processes[pid] = args.name or ""
+        elif e.name == "process_labels":
+            trace.labels[pid] = args.labels or ""
         else:
             trace.threads[pid, tid] = args.name or ""
 

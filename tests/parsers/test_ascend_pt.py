@@ -901,3 +901,23 @@ def test_find_reads_no_more_than_heads(tmp_path: Path) -> None:
 
     assert unit.files == (path,)
     assert len(entry.head) == 64 << 10
+
+
+@pytest.mark.parametrize(("labels", "devices"), [(("NPU 4", "NPU 6"), [4, 6]), (("NPU", "NPU"), [0, 1])])
+def test_a_trace_of_two_devices_gives_a_trace_per_device(
+    tmp_path: Path, labels: tuple[str, str], devices: list[int]
+) -> None:
+    other = HARDWARE + 1000
+    events: list[object] = [*process_events(), *(e for n in range(3) for e in kernel_events(n))]
+    events.append({"ph": "M", "name": "process_name", "pid": other, "tid": 0, "args": {"name": "Ascend Hardware"}})
+    for pid, label in zip((HARDWARE, other), labels, strict=True):
+        events.append({"ph": "M", "name": "process_labels", "pid": pid, "tid": 0, "args": {"labels": label}})
+    events.append(slice_event("k", other, 2, "7.000", 4.0, Task__Type="AI_VECTOR_CORE"))
+    write_trace(tmp_path, events)
+
+    (unit,) = ascend_pt.find(folder_of(tmp_path))
+    traces = ascend_pt.parse(unit)
+
+    assert [trace.meta.device.device_id for trace in traces] == devices
+    assert [len(trace[t.KERNELS]) for trace in traces] == [3, 1]
+    assert traces[1][t.STEPS].ints("dur_ns").tolist() == [4000]
