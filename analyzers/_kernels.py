@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_perf import intervals
 from ascend_perf.analyzers._steps import (
     StepWindows,
     membership,
@@ -137,6 +138,13 @@ class KernelTime:
     def step_share(self, rows: Bools) -> float | None:
         """Share of the steps in which at least one of the kernels runs, None when the steps have no length."""
         return min(1.0, self.union_ns(rows) / self.whole_ns) if self.whole_ns > 0 else None
+
+    def alone_ns(self, rows: Bools) -> int:
+        """Time of the steps in which only these kernels run: no more can go where engines work side by side."""
+        kernels = self.trace[KERNELS]
+        mine = unions_by_step(self.trace, kernels, rows, self.windows)
+        others = unions_by_step(self.trace, kernels, ~rows, self.windows)
+        return sum(intervals.total(intervals.difference(a, b)) for a, b in zip(mine, others, strict=True))
 
     def kernel_share(self, rows: Bools) -> float:
         """Share of the sum of all kernel durations."""

@@ -77,22 +77,32 @@ def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
     types = sorted({t for t in named_types.take(rows).to_list() if t})
     named = ", ".join(types[:4]) + (" ..." if len(types) > 4 else "")
     spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
+    alone = time.alone_ns(rows)
+    hidden = time.per_step_ns(rows) - alone / time.steps
+    beside = ("", "")
+    if hidden >= 1:
+        beside = (
+            f", {format_ns(hidden)} of it while other kernels run too",
+            f"，其中 {format_ns(hidden)} 与其他算子并行",
+        )
+    count = _count(time, rows)
+    kernels_run = "kernel per step above 20 us runs" if count == "1" else "kernels per step above 20 us run"
     yield finding(
         "C-07",
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{_count(time, rows)} kernels per step above 20 us run on the AI CPU ({named or 'type unknown'}) "
-            f"and take {spent}{of.en}.",
-            f"每步有 {_count(time, rows)} 个超过 20 us 的算子在 AI CPU 上执行（{named or '类型未知'}），"
-            f"耗时 {spent}{of.zh}。",
+            f"{count} {kernels_run} on the AI CPU ({named or 'type unknown'}) "
+            f"and {'takes' if count == '1' else 'take'} {spent}{of.en}{beside[0]}.",
+            f"每步有 {count} 个超过 20 us 的算子在 AI CPU 上执行（{named or '类型未知'}），"
+            f"耗时 {spent}{of.zh}{beside[1]}。",
         ),
-        share_ratio=share,
+        share_ratio=None if share is None else min(share, alone / time.whole_ns),
         evidence=[*time.evidence(rows, Words("AI CPU kernels", "AI CPU 算子")), *_dtypes(time, rows)],
         vendor="npu",
         bands=time.bands(rows),
         step_ids=time.steps_seen(rows),
-        formula="union(AI CPU kernels > 20 us) / step",
+        formula="(union(AI CPU kernels > 20 us) - union(other kernels)) / step: the AI CPU works beside the cores",
     )
     yield Judged(code="C-07", verdict="found")
 

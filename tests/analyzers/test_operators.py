@@ -120,6 +120,21 @@ def test_ai_cpu_kernels_above_twenty_microseconds_are_found(make_trace: Make) ->
     assert any(e.value == "INT64" for e in finding.evidence)
 
 
+def test_what_the_ai_cpu_does_beside_the_cores_gains_nothing(make_trace: Make) -> None:
+    # 500 us on the AI CPU, 450 of them while the cores work.
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        kernels=[_kernel(0, 450_000, "Relu"), _kernel(0, 500_000, "DropOutGenMask", core="AICPU")],
+    )
+
+    finding = _finding(operators.run_on_trace(trace), "C-07")
+
+    assert finding.share_ratio == pytest.approx(0.05)
+    assert "takes 500 us" in finding.title.en
+    assert "450 us of it while other kernels run too" in finding.title.en
+
+
 def test_casts_and_layout_copies_are_two_findings(make_trace: Make) -> None:
     trace = make_trace(
         meta=NPU,
