@@ -19,6 +19,7 @@ from ascend_perf.model.finding import Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS, COMM_TRANSFERS, EXPORTED_STEPS, KERNELS
 from ascend_perf.model.trace import Trace
+from ascend_perf.ops.classify import computes
 
 P2P_OPS: Final = frozenset({"send", "receive", "batchSendRecv"})
 """Point-to-point calls: what pipeline stages exchange."""
@@ -67,7 +68,7 @@ def stage_count(trace: Trace) -> int:
 
 def computing(trace: Trace, windows: StepWindows) -> IntervalSet:
     """Union of the kernels inside the steps."""
-    return intervals.union(*unions_by_step(trace, trace[KERNELS], windows=windows))
+    return intervals.union(*unions_by_step(trace, trace[KERNELS], computes(trace[KERNELS]), windows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,7 @@ def measured_split(trace: Trace) -> Split | None:
         rivals-and-methods, method 5.1.
     """
     windows = step_windows(trace)
-    kernels = unions_by_step(trace, trace[KERNELS], windows=windows)
+    kernels = unions_by_step(trace, trace[KERNELS], computes(trace[KERNELS]), windows)
     calls = unions_by_step(trace, trace[COMM_OPS], windows=windows)
     busy = sum(intervals.total(part) for part in kernels)
     communication = sum(intervals.total(part) for part in calls)

@@ -16,7 +16,7 @@ from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import Bools, Floats, Ints, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Device
-from ascend_perf.ops.classify import KernelClass, op_type_of_name
+from ascend_perf.ops.classify import KernelClass, computes, op_type_of_name
 from ascend_perf.ops.flops import plain_dtype
 from ascend_perf.ops.patterns import PATTERNS, find_patterns
 from ascend_perf.units import format_ns, format_ratio
@@ -66,7 +66,7 @@ def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
     if not kernels.has("core"):
         yield Judged(code="C-07", verdict="not_judged", reason=LEVEL1)
         return
-    rows = kernels.text("core").equals("AICPU") & (time.duration > AI_CPU_MIN_NS)
+    rows = kernels.text("core").equals("AICPU") & (time.duration > AI_CPU_MIN_NS) & computes(kernels)
     share = time.step_share(rows) if rows.any() else 0.0
     if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
         yield _clean("C-07", time, rows, Words("AI CPU kernels above 20 us", "超过 20 us 的 AI CPU 算子"))

@@ -16,6 +16,7 @@ from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
 from ascend_perf.model.trace import Trace
+from ascend_perf.ops.classify import computes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ def busy(trace: Trace, i: int) -> tuple[IntervalSet, IntervalSet]:
         rivals-and-methods, method 5.1.
     """
     windows = step_windows(trace)
-    computing = unions_by_step(trace, trace[KERNELS], windows=windows)[i]
+    computing = unions_by_step(trace, trace[KERNELS], computes(trace[KERNELS]), windows)[i]
     return computing, unions_by_step(trace, trace[COMM_OPS], windows=windows)[i]
 
 

@@ -16,7 +16,7 @@ from ascend_perf.model.finding import Cell, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS, COPIES, EXPORTED_STEPS, KERNELS, STEPS
 from ascend_perf.model.trace import Trace
-from ascend_perf.ops.classify import KernelClass, kernel_classes
+from ascend_perf.ops.classify import KernelClass, computes, kernel_classes
 from ascend_perf.plugins import NoData, analyzer
 from ascend_perf.units import format_ns
 
@@ -99,7 +99,7 @@ def _splits(trace: Trace, windows: StepWindows) -> list[StepSplit]:
             )
             for i in range(len(windows))
         ]
-    computing = unions_by_step(trace, kernels, windows=windows)
+    computing = unions_by_step(trace, kernels, computes(kernels), windows)
     communication = unions_by_step(trace, calls, windows=windows)
     copies = unions_by_step(trace, trace[COPIES], windows=windows)
     receives = unions_by_step(trace, calls, calls.text("op").equals("receive"), windows)
@@ -342,7 +342,9 @@ def _bar_parts(trace: Trace, windows: StepWindows, at: int) -> list[tuple[str, i
     kernels, calls = trace[KERNELS], trace[COMM_OPS]
     parts: list[tuple[str, int]] = []
     covered = EMPTY
-    for name, rows in _computing_rows(kernels):
+    counted = computes(kernels)
+    for name, kinds in _computing_rows(kernels):
+        rows = kinds & counted
         union = union_of(kernels, rows)
         parts.append((name, intervals.total(intervals.difference(union, covered))))
         covered = intervals.union(covered, union)

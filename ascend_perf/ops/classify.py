@@ -37,6 +37,10 @@ class KernelClass(Enum):
     OTHER = "other"
 
 
+_SIDE_KERNELS: Final = ("AicpuKernel", "AivKernel")
+"""Ends of the names of kernels that wait for and move data beside the fused operator that computes."""
+
+
 def _rule(kind: KernelClass, *patterns: str) -> tuple[KernelClass, re.Pattern[str]]:
     return kind, re.compile("|".join(patterns), re.IGNORECASE)
 
@@ -173,6 +177,15 @@ def kernel_classes(kernels: Table) -> Text:
     by_name = names.relabel(lambda value: _class_of_name(value).value)
     by_gpu_name = names.relabel(lambda value: gpu_class(value).value) if is_gpu.any() else by_name
     return _choose(_choose(by_type, by_name, types.codes >= 0), by_gpu_name, ~is_gpu)
+
+
+def computes(kernels: Table) -> Bools:
+    """Kernels that count as computing: all but the side kernels by which fused operators (MC2) communicate.
+
+    Source:
+        Format reference, 2.6: the exporter leaves them out of Computing.
+    """
+    return ~kernels.text("name").flags(lambda name: name.endswith(_SIDE_KERNELS))
 
 
 def op_type_of_name(name: str) -> str:

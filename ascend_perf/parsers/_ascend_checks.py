@@ -14,6 +14,7 @@ from ascend_perf import intervals
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Table, TableSpec
 from ascend_perf.model.trace import Check, Missing
+from ascend_perf.ops.classify import computes
 from ascend_perf.parsers._ascend_comm import CommFigures
 from ascend_perf.parsers._ascend_meta import Facts
 
@@ -127,6 +128,7 @@ def cross_checks(tables: Mapping[str, Table], figures: CommFigures) -> tuple[Che
         label = "the capture" if number == NULL else f"step {number}"
         checks += _identity(exported, row, label)
         own = kernels.ints("step_id") == number if number != NULL else np.ones(len(kernels), bool)
+        own = own & computes(kernels)
         theirs = int(exported.ints("computing_ns")[row])
         timed = own & (kernels.ints("start_ns") != NULL)
         if timed.any() and theirs != NULL and len(exported) == len(np.unique(exported.ints("step_id"))):

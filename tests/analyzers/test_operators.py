@@ -135,6 +135,13 @@ def test_what_the_ai_cpu_does_beside_the_cores_gains_nothing(make_trace: Make) -
     assert "450 us of it while other kernels run too" in finding.title.en
 
 
+def test_side_kernels_of_fused_communication_are_no_operators_to_move_off_the_ai_cpu(make_trace: Make) -> None:
+    side = _kernel(0, 500_000, "MatmulAllReduce", core="AICPU") | {"name": "MatmulAllReduceAicpuKernel"}
+    trace = make_trace(meta=NPU, steps=STEP, kernels=[side, _kernel(0, 450_000, "Relu")])
+
+    assert _verdict(operators.run_on_trace(trace), "C-07") == "clean"
+
+
 def test_casts_and_layout_copies_are_two_findings(make_trace: Make) -> None:
     trace = make_trace(
         meta=NPU,

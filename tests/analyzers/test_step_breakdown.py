@@ -102,6 +102,28 @@ def test_kernels_on_many_streams_never_exceed_the_step(make_trace: Make) -> None
     assert row["free_us"] == 0.007
 
 
+def test_side_kernels_of_fused_communication_are_no_computing(make_trace: Make) -> None:
+    # The side kernel of an MC2 operator spans its whole communication: [100, 900) of which [100, 300) computes.
+    side = {**_kernel(100, 800, "AICPU", stream=2), "name": "aclnnMatmulAllReduce_MatmulAllReduceAicpuKernel"}
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": 1, "start_ns": 100, "dur_ns": 800}],
+        kernels=[_kernel(100, 200, "MIX_AIC"), side],
+        comm_ops=[{"start_ns": 250, "dur_ns": 600, "name": "hcom_allReduce__1_0_1", "op": "allReduce"}],
+    )
+
+    outcome = step_breakdown.run_on_trace(trace)
+
+    row = _row(_table(outcome, "steps"))
+    # Collective [250, 850): 50 ns beside computing, 550 not hidden; free is [850, 900).
+    expected = {"computing_us": 0.2, "communication_not_overlapped_us": 0.55, "overlapped_us": 0.05, "free_us": 0.05}
+    assert {name: row[name] for name in expected} == expected
+    bar = _table(outcome, "step-bar")
+    assert dict(zip(bar.column("component"), bar.column("time_ns"), strict=True)) == {
+        "cube": 200, "communication": 550, "free": 50,
+    }  # fmt: skip
+
+
 def test_steps_without_kernels_compute_nothing(make_trace: Make) -> None:
     trace = make_trace(
         meta=NPU,
