@@ -69,12 +69,12 @@ def _matrix(
 
 
 class Strings:
-    """STRING_IDS: ids to text."""
+    """STRING_IDS, or another table of that form: ids to text."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, table: str = "STRING_IDS") -> None:
         rows: list[tuple[int, object]] = []
-        if columns_of(connection, "STRING_IDS"):
-            rows = connection.execute("select id, value from STRING_IDS where id is not null order by id").fetchall()
+        if columns_of(connection, table):
+            rows = connection.execute(f'select id, value from "{table}" where id is not null order by id').fetchall()
         self.ids = np.array([row[0] for row in rows], np.int64)
         self.values = ["" if row[1] is None else str(row[1]) for row in rows]
 

@@ -181,6 +181,8 @@ def _what_it_is(entry: FileEntry) -> str:
         return "JSON of something else (no trace events in it)"
     if head[:15] == b"SQLite format 3":
         return "an SQLite database without the tables of a profile"
+    if entry.path.suffix in (".nsys-rep", ".qdrep"):
+        return f"a report of Nsight Systems; export it first: nsys export --type sqlite {entry.path.name}"
     if b"\0" in head[:1024]:
         return "a binary file"
     first = text.split(b"\n", 1)[0][:80].decode("utf-8", "replace")

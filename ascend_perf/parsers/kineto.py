@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_perf import files, intervals
+from ascend_perf import files
 from ascend_perf.device.specs import spec_for
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
@@ -24,6 +24,17 @@ from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Device, Dropped, Group, Meta, ProfilerSettings, Source, Trace
 from ascend_perf.parsers import _kineto_comm as comm
 from ascend_perf.parsers._events import Event, EventFile, Interner, decimal_ns, json_ints
+from ascend_perf.parsers._gpu_tables import (
+    COLLECTION,
+    copy_kind,
+    dims_of,
+    event_kind,
+    host_op_of,
+    launches,
+    one_step,
+    steps_of,
+    with_step_ids,
+)
 from ascend_perf.parsers._source import HEAD_BYTES, FileEntry, Folder, Parser, Unit
 
 MAX_FACTS_BYTES: Final = 4 << 20
@@ -57,10 +68,6 @@ MIN_PYTHON_NS: Final = 100_000
 """Shorter Python calls explain no idle time worth naming, and are nearly all of them. Status: assumed."""
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
-_COLLECTION: Final = re.compile(r"^(python )?(gc|garbage collect(ion|or)?)\b|\bgc\.collect\b", re.IGNORECASE)
-"""Names of garbage collection: PyTorch's own "Python GC" and ranges that users put around it. Status: assumed."""
-
-_STEP: Final = re.compile(r"ProfilerStep#(\d+)$")
 _SNIFF: Final = re.compile(
     rb'"(?:cat)"\s*:\s*"(?:kernel|cpu_op|cuda_runtime|gpu_memcpy|python_function|user_annotation|Operator|Kernel'
     rb'|Runtime|cuda_driver|cpu_instant_event|ac2g|fwdbwd)"',
@@ -280,16 +287,16 @@ class _Reader:
     def _trace(self, unit: Unit, facts: dict[str, msgspec.Raw], device: int | None, *, several: bool) -> Trace:
         runtime = self._runtime_table()
         host_ops, host_events = self._host_tables()
-        steps = _steps(host_events)
+        steps = steps_of(host_events)
         on_device = _on(self.kernels.ints("device"), device)
         compute = on_device & (self.kernels.ints("comm") < 0)
         kernels = self._kernel_table(compute, runtime, host_ops)
         comm_ops = self._comm_table(on_device & (self.kernels.ints("comm") >= 0), runtime, host_ops, facts)
         copies = self._copy_table(_on(self.copies.ints("device"), device), runtime)
         if not len(steps):
-            steps = _one_step([kernels, comm_ops, copies], [host_ops, host_events])
+            steps = one_step([kernels, comm_ops, copies], [host_ops, host_events])
         else:
-            kernels, comm_ops, copies = (_with_step_ids(x, steps) for x in (kernels, comm_ops, copies))
+            kernels, comm_ops, copies = (with_step_ids(x, steps) for x in (kernels, comm_ops, copies))
         made = {
             table.spec.name: table
             for table in (
@@ -307,7 +314,7 @@ class _Reader:
         if not len(index):
             return Table.empty(t.KERNELS)
         correlation = k.ints("correlation")[index]
-        launch, start, end = _launches(correlation, runtime)
+        launch, start, end = launches(correlation, runtime)
         return Table(
             t.KERNELS,
             {
@@ -317,7 +324,7 @@ class _Reader:
                 "core": Text.full(len(index), "SM"),
                 "stream": k.ints("stream")[index],
                 "correlation": correlation,
-                "host_op": _host_op(k.ints("external")[index], launch, runtime, host_ops),
+                "host_op": host_op_of(k.ints("external")[index], launch, runtime, host_ops),
                 "launch_start_ns": start,
                 "launch_end_ns": end,
             },
@@ -332,7 +339,7 @@ class _Reader:
             return Table.empty(t.COMM_OPS)
         index = index[np.argsort(k.ints("start")[index], kind="stable")]
         correlation = k.ints("correlation")[index]
-        launch, start, end = _launches(correlation, runtime)
+        launch, start, end = launches(correlation, runtime)
         names = k.text("name", self.names).take(index).compact()
         args = [self.comm_args[i] for i in k.ints("comm")[index].tolist()]
         return Table(
@@ -343,7 +350,7 @@ class _Reader:
                 "name": names,
                 "stream": k.ints("stream")[index],
                 "correlation": correlation,
-                "host_op": _host_op(k.ints("external")[index], launch, runtime, host_ops),
+                "host_op": host_op_of(k.ints("external")[index], launch, runtime, host_ops),
                 "launch_start_ns": start,
                 "launch_end_ns": end,
                 **comm.columns(names, args),
@@ -356,7 +363,7 @@ class _Reader:
         if not len(index):
             return Table.empty(t.COPIES)
         correlation = c.ints("correlation")[index]
-        launch, start, end = _launches(correlation, runtime)
+        launch, start, end = launches(correlation, runtime)
         name = c.text("name", self.names).take(index).compact()
         codes = runtime.text("api").codes
         # Row -1 (no launch call) picks the appended unknown.
@@ -366,7 +373,7 @@ class _Reader:
             {
                 "start_ns": c.ints("start")[index],
                 "dur_ns": c.ints("dur")[index],
-                "kind": name.relabel(_copy_kind),
+                "kind": name.relabel(copy_kind),
                 "name": name,
                 "size_bytes": c.ints("bytes")[index],
                 "stream": c.ints("stream")[index],
@@ -399,7 +406,7 @@ class _Reader:
         if not len(h.ints("start")):
             return Table.empty(t.HOST_OPS), Table.empty(t.HOST_EVENTS)
         names = h.text("name", self.names)
-        kinds = names.relabel(_event_kind)
+        kinds = names.relabel(event_kind)
         is_event = (kinds.codes >= 0) | (h.ints("annotation") == 1)
         ops, events = np.flatnonzero(~is_event), np.flatnonzero(is_event)
         host_ops = Table(
@@ -409,7 +416,7 @@ class _Reader:
                 "dur_ns": h.ints("dur")[ops],
                 "name": names.take(ops).compact(),
                 "thread": h.ints("thread")[ops],
-                "input_shapes": h.text("shapes", self.shapes).take(ops).relabel(_dims),
+                "input_shapes": h.text("shapes", self.shapes).take(ops).relabel(dims_of),
                 "input_dtypes": h.text("types", self.types).take(ops).relabel(_dtypes),
                 "sequence_number": h.ints("sequence")[ops],
                 "correlation": h.ints("correlation")[ops],
@@ -422,7 +429,7 @@ class _Reader:
                 "start_ns": h.ints("start")[events],
                 "dur_ns": h.ints("dur")[events],
                 "name": names.take(events).compact(),
-                "kind": names.take(events).relabel(lambda name: _event_kind(name) or "user"),
+                "kind": names.take(events).relabel(lambda name: event_kind(name) or "user"),
                 "thread": h.ints("thread")[events],
                 "correlation": h.ints("correlation")[events],
             },
@@ -444,7 +451,7 @@ class _Reader:
                 "start_ns": p.ints("start")[rows],
                 "dur_ns": p.ints("dur")[rows],
                 "name": names,
-                "kind": names.relabel(lambda name: "gc" if _COLLECTION.search(name) else "python"),
+                "kind": names.relabel(lambda name: "gc" if COLLECTION.search(name) else "python"),
                 "thread": thread[rows],
             },
         )
@@ -541,150 +548,12 @@ def _on(devices: Ints, device: int | None) -> NDArray[np.bool_]:
     return np.ones(len(devices), bool) if device is None else (devices == device) | (devices == NULL)
 
 
-def _launches(correlation: Ints, runtime: Table) -> tuple[Ints, Ints, Ints]:
-    """Row of the launch call of each task (-1 where there is none), its start and its end."""
-    ids = runtime.ints("correlation")
-    candidates = np.flatnonzero(ids != NULL)
-    nothing = np.full(len(correlation), NULL, np.int64)
-    if not len(candidates):
-        return np.full(len(correlation), -1, np.int64), nothing, nothing
-    order = candidates[np.argsort(ids[candidates], kind="stable")]
-    position = np.clip(np.searchsorted(ids[order], correlation), 0, len(order) - 1)
-    row = np.where(ids[order[position]] == correlation, order[position], -1)
-    row = np.where(correlation == NULL, -1, row)
-    start = runtime.ints("start_ns")
-    end = start + runtime.ints("dur_ns")
-    return row, np.where(row >= 0, start[row], NULL), np.where(row >= 0, end[row], NULL)
-
-
-def _host_op(external: Ints, launch: Ints, runtime: Table, host_ops: Table) -> Ints:
-    """Row of the op that launched each task: by External id, else the innermost op around the launch call."""
-    result = np.full(len(external), NULL, np.int64)
-    if not len(host_ops):
-        return result
-    ids = host_ops.ints("correlation")
-    order = np.argsort(ids, kind="stable")
-    order = order[ids[order] != NULL]
-    if len(order):
-        position = np.clip(np.searchsorted(ids[order], external), 0, len(order) - 1)
-        found = (ids[order[position]] == external) & (external != NULL)
-        result[found] = order[position][found]
-    open_rows = np.flatnonzero((result == NULL) & (launch >= 0))
-    if len(open_rows):
-        thread = runtime.ints("thread")[launch[open_rows]]
-        at = runtime.ints("start_ns")[launch[open_rows]]
-        op_thread, starts = host_ops.ints("thread"), host_ops.ints("start_ns")
-        ends = starts + host_ops.ints("dur_ns")
-        for one in np.unique(thread).tolist():
-            ops = np.flatnonzero(op_thread == one)
-            mine = thread == one
-            inner = intervals.enclosing(starts[ops], ends[ops], at[mine])
-            result[open_rows[mine]] = np.where(inner >= 0, ops[np.clip(inner, 0, None)] if len(ops) else NULL, NULL)
-    return result
-
-
-def _steps(host_events: Table) -> Table:
-    """One step per ProfilerStep#N of the host."""
-    if not len(host_events):
-        return Table.empty(t.STEPS)
-    rows = np.flatnonzero(host_events.text("kind").equals("step"))
-    if not len(rows):
-        return Table.empty(t.STEPS)
-    numbers = host_events.text("name").numbers(lambda name: float(m[1]) if (m := _STEP.match(name)) else np.nan)[rows]
-    start, dur = host_events.ints("start_ns")[rows], host_events.ints("dur_ns")[rows]
-    order = np.argsort(start, kind="stable")
-    # The same step may be marked on several threads: the first mark stands for it.
-    _, first = np.unique(numbers[order], return_index=True)
-    order = order[np.sort(first)]
-    return Table(
-        t.STEPS,
-        {
-            "step_id": numbers[order].astype(np.int64),
-            "start_ns": start[order],
-            "dur_ns": dur[order],
-            "host_start_ns": start[order],
-            "host_dur_ns": dur[order],
-        },
-    )
-
-
-def _one_step(device_tables: list[Table], host_tables: list[Table]) -> Table:
-    """A trace without markers is one step: from the first to the last device event, else host event."""
-    for group in (device_tables, host_tables):
-        starts = np.concatenate([x.ints("start_ns") for x in group])
-        if len(starts):
-            ends = np.concatenate([x.ends_ns() for x in group])
-            start = int(starts.min())
-            return Table(
-                t.STEPS,
-                {
-                    "step_id": np.array([NULL]),
-                    "start_ns": np.array([start]),
-                    "dur_ns": np.array([int(ends.max()) - start]),
-                },
-            )
-    return Table.empty(t.STEPS)
-
-
-def _with_step_ids(table: Table, steps: Table) -> Table:
-    """`step_id` of the window that holds the start of each row."""
-    if not len(table):
-        return table
-    starts = steps.ints("start_ns")
-    at = table.ints("start_ns")
-    index = np.searchsorted(starts, at, side="right") - 1
-    inside = (index >= 0) & (at < steps.ends_ns()[np.clip(index, 0, None)])
-    return table.with_columns({"step_id": np.where(inside, steps.ints("step_id")[np.clip(index, 0, None)], NULL)})
-
-
-def _event_kind(name: str) -> str | None:
-    """Kind of a host event by its name, None for a framework operator."""
-    if _STEP.match(name):
-        return "step"
-    if name.startswith("enumerate(DataLoader)#"):
-        return "dataloader"
-    if name.startswith(("Optimizer.step#", "Optimizer.zero_grad#")):
-        return "optimizer"
-    if _COLLECTION.search(name):
-        return "gc"
-    return None
-
-
 def _frame(name: str) -> str:
     """A Python call without the place of its file on the disk and without addresses of objects."""
     if name[:1] == "/":
         place, bracket, rest = name.partition("(")
         name = "/".join(place.split("/")[-3:]) + bracket + rest
     return _ADDRESS.sub("", name)
-
-
-def _copy_kind(name: str) -> str | None:
-    lower = name.lower()
-    if "memset" in lower:
-        return "MEMSET"
-    for pattern, kind in (("htod", "H2D"), ("dtoh", "D2H"), ("dtod", "D2D"), ("htoh", "H2H"), ("ptop", "P2P")):
-        if pattern in lower:
-            return kind
-    if "host -> device" in lower:
-        return "H2D"
-    return "D2H" if "device -> host" in lower else None
-
-
-def _dims(text: str) -> str | None:
-    """`[[1,2],[3],[]]` as `1,2;3;`; unknown when the shapes were not recorded."""
-    if not text:
-        return None
-    try:
-        dims = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return None
-    if not isinstance(dims, list):
-        return None
-    cells = []
-    for tensor in dims:
-        is_flat = isinstance(tensor, list) and all(isinstance(d, int) for d in tensor)
-        cells.append(",".join(map(str, tensor)) if is_flat else "")
-    return ";".join(cells)
 
 
 def _dtypes(text: str) -> str | None:
