@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._attention import attention_of
 from ascend_perf.analyzers._kernels import PIPES, Groups, KernelTime, group_kernels, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._tables import Col, result_table
@@ -222,7 +223,9 @@ def _operand_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Jud
         yield Judged(code="C-02", verdict="not_judged", reason=PIPES)
         return
     large = np.isnan(use.work.bytes) | (use.work.bytes >= OPERANDS_MIN_BYTES)
+    # Row C-05 names what limits fused attention: its kernels are not claimed twice.
     rows = use.is_cube & (mte2 >= MTE2_MIN_RATIO) & (mac < BOUND_MIN_RATIO) & large
+    rows &= ~attention_of(time.trace[KERNELS]).limited
     yield from _bound_finding(
         time,
         "C-02",
@@ -243,6 +246,7 @@ def _no_pipe(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
         yield Judged(code="C-03", verdict="not_judged", reason=PIPES)
         return
     rows = (use.best_pipe <= BOUND_MIN_RATIO) & (use.duration >= NO_PIPE_MIN_NS)
+    rows &= ~attention_of(time.trace[KERNELS]).limited  # claimed by row C-05
     yield from _bound_finding(
         time,
         "C-03",
