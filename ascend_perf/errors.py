@@ -15,6 +15,10 @@ class AscendPerfError(Exception):
         self.what = what
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default would lose the hint on its way from another process.
+        return _error, (type(self), self.what, self.hint)
+
     def __str__(self) -> str:
         return f"{self.what}\n  hint: {self.hint}" if self.hint else self.what
 
@@ -33,3 +37,7 @@ class MachineError(AscendPerfError):
     """The machine lacks what the command needs: a device, a package, a tool (exit code 4)."""
 
     exit_code = 4
+
+
+def _error(kind: type[AscendPerfError], what: str, hint: str) -> AscendPerfError:
+    return kind(what, hint=hint)

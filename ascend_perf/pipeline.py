@@ -80,15 +80,24 @@ class ReportResult:
     summary: str = ""
 
 
-def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silent) -> Run:
+def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silent, jobs: int | None = None) -> Run:
     """Every rank found at a path (a file, a profile's directory, or a folder of many), or at several paths.
 
     Files that cannot be used are listed in `Run.skipped`; the others are read.
 
+    Args:
+        path: where to look.
+        progress: told what is being read.
+        jobs: processes that read; 1 reads in this one. None: `ASCEND_PERF_JOBS`, else as many as pay.
+
     Raises:
         InputError: a path is missing, or nothing below it can be read.
+        UsageError: `jobs` is no positive number.
     """
+    from ascend_perf.parsers._parallel import jobs_of, parse_units, workers_for
     from ascend_perf.parsers.discover import find_units, parsers
+
+    jobs = jobs_of(jobs)
 
     given = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     paths = list({p.resolve(): p for p in reversed(given)}.values())[::-1]
@@ -103,14 +112,14 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
         units, problems = find_units(root)
         skipped += problems
         manifest = manifest or _manifest_of(root)
-        for number, unit in enumerate(units, 1):
-            progress(f"reading {unit.label} ({number} of {len(units)})")
+        outcomes = parse_units(units, known, workers=workers_for(units, jobs), progress=progress)
+        for unit, outcome in zip(units, outcomes, strict=True):
             label = unit.label if len(paths) == 1 else f"{root.name}/{unit.label}"
-            try:
-                traces += [_labelled(trace, label) for trace in known[unit.parser].parse(unit)]
-            except InputError as error:
-                skipped.append(Source(path=label, format=unit.parser, problem=_without_folder(error.what, unit)))
-                errors.append(error)
+            if isinstance(outcome, InputError):
+                skipped.append(Source(path=label, format=unit.parser, problem=_without_folder(outcome.what, unit)))
+                errors.append(outcome)
+            else:
+                traces += [_labelled(trace, label) for trace in outcome]
     if not traces:
         raise errors[0]
     origins = {trace.meta.data_origin for trace in traces}
@@ -296,8 +305,9 @@ def report(
     ranks: Sequence[int] = (),
     steps: Sequence[int] = (),
     progress: Progress = _silent,
+    jobs: int | None = None,
 ) -> ReportResult:
-    """Load, analyze and write a report into the folder `out`.
+    """Load, analyze and write a report into the folder `out`. `jobs` as in `load`.
 
     Raises:
         UsageError: `out` is no folder or holds a report already and `force` is not given; unknown format or rank.
@@ -312,7 +322,7 @@ def report(
     taken = [path for path in targets.values() if _is_there(path)]
     if taken and not force:
         raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
-    run = paths if isinstance(paths, Run) else load(list(paths), progress=progress)
+    run = paths if isinstance(paths, Run) else load(list(paths), progress=progress, jobs=jobs)
     analysis = analyze(select(run, ranks=ranks, steps=steps), progress=progress)
     return ReportResult(
         analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress), summary=summary(analysis, lang)

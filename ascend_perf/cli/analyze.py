@@ -20,6 +20,11 @@ from ascend_perf.cli._progress import spinner
 @click.option("--format", "formats", default="html,json,md", show_default=True, help="Formats, separated by commas.")
 @click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank (may be given several times).")
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step (may be given several times).")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes that read the ranks; 1 reads one after the other. [default: ASCEND_PERF_JOBS, else as many as pay]",
+)
 def command(
     paths: tuple[Path, ...],
     out: Path | None,
@@ -28,6 +33,7 @@ def command(
     formats: str,
     ranks: tuple[int, ...],
     steps: tuple[int, ...],
+    jobs: int | None,
 ) -> None:
     """Find the bottlenecks in a profile and write a report.
 
@@ -46,6 +52,7 @@ def command(
             ranks=ranks,
             steps=steps,
             progress=progress,
+            jobs=jobs,
         )
     run = result.analysis.run
     for skipped in run.skipped:

@@ -331,3 +331,12 @@ ALL: Final[dict[str, TableSpec]] = {
     )
 }  # fmt: skip
 """Every table by name."""
+
+
+def spec_named(name: str) -> TableSpec:
+    """The table of a name.
+
+    Raises:
+        KeyError: the model has no such table.
+    """
+    return ALL[name]
