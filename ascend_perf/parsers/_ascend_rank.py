@@ -207,7 +207,7 @@ class _Rank:
             (t.COUNTERS, timeline.counters()),
         ):
             self.tables[spec.name] = table
-        dropped = tuple(Dropped(reason=reason, count=count) for reason, count in trace.file.dropped.items())
+        dropped = tuple(Dropped(reason=reason, count=count) for reason, count in sorted(trace.file.dropped.items()))
         self._source(
             path,
             Kind.TRACE_VIEW.value,
