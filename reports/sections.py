@@ -23,6 +23,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "timeline": "timeline",
     "operators": "operators",
     "mac-utilisation": "mac",
+    "vector-chains": "operators",
     "attention": "operators",
     "dma": "dma",
     "communication": "communication",

@@ -15,13 +15,17 @@ from ascend_perf.model.trace import Device, Meta, Trace
 Make = Callable[..., Trace]
 NPU = Meta(rank=0, device=Device(kind="npu"))
 STEP = [{"step_id": 1, "start_ns": 0, "dur_ns": 1_000_000}]
-ALIGNED = {"input_shapes": "4096,1,2048;4096,1,1024;4096,1,1024", "output_shapes": "1,16,4096,8;1,16,4096,8;;4096,1,2048"}
+ALIGNED = {
+    "input_shapes": "4096,1,2048;4096,1,1024;4096,1,1024",
+    "output_shapes": "1,16,4096,8;1,16,4096,8;;4096,1,2048",
+}
 CUBE = {"aic_mac_ratio": 0.85, "aic_mte2_ratio": 0.4, "aic_fixpipe_ratio": 0.3, "aiv_vec_ratio": 0.5}
 
 
 def _kernel(start: int = 0, dur: int = 500_000, **more: object) -> dict[str, object]:
     return {
-        "start_ns": start, "dur_ns": dur, "name": "fa", "op_type": "FlashAttentionScore", "core": "MIX_AIC", "stream": 1,
+        "start_ns": start, "dur_ns": dur, "name": "fa", "op_type": "FlashAttentionScore", "core": "MIX_AIC",
+        "stream": 1,
     } | ALIGNED | CUBE | more  # fmt: skip
 
 

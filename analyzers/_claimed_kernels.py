@@ -1,0 +1,37 @@
+"""Kernels whose time other rows claim: unfused sequences with a fused operator, casts, the optimizer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._kernels import KernelTime
+from ascend_perf.analyzers._operator_findings import CAST_MIN_RATIO, PATTERN_MIN_COUNT
+from ascend_perf.analyzers._steps import membership
+from ascend_perf.model.table import NULL, Bools, Text
+from ascend_perf.model.tables import HOST_EVENTS, KERNELS
+from ascend_perf.ops.classify import KernelClass
+from ascend_perf.ops.patterns import find_patterns
+
+
+def claimed_kernels(time: KernelTime, classes: Text) -> Bools:
+    """Kernels that rows C-10 (casts), C-12, C-13 or C-14 name already, so that no other row claims them twice.
+
+    Reads:
+        kernels: start_ns, dur_ns, stream, op_type, name, core, launch_start_ns; host_events: kind optimizer.
+    """
+    kernels = time.trace[KERNELS]
+    claimed = np.zeros(len(kernels), bool)
+    for match in find_patterns(kernels, membership(time.trace, kernels, time.windows)).values():
+        if len(match) >= PATTERN_MIN_COUNT:
+            claimed[match.rows] = True
+    casts = classes.equals(KernelClass.CAST.value)
+    if time.kernel_share(casts) >= CAST_MIN_RATIO:
+        claimed |= casts
+    claimed |= classes.equals(KernelClass.OPTIMIZER.value)
+    events = time.trace[HOST_EVENTS]
+    phase = events.text("kind").equals("optimizer") & (events.ints("dur_ns") != NULL)
+    if phase.any():
+        spans = intervals.merged(events.ints("start_ns")[phase], events.ends_ns()[phase])
+        claimed |= intervals.contains(spans, kernels.ints("launch_start_ns"))
+    return claimed
