@@ -25,6 +25,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "mac-utilisation": "mac",
     "vector-chains": "operators",
     "attention": "operators",
+    "frequency": "mac",
     "dma": "dma",
     "communication": "communication",
     "host-dispatch": "host",
