@@ -145,7 +145,7 @@ def build(
         version=__version__,
         data_origin="simulated" if simulated or by_manifest else "measured",
         manifest=run.manifest,
-        ranks=tuple(_summary(trace, _steps_table(outcomes, trace.meta.rank, len(run.traces))) for trace in run.traces),
+        ranks=tuple(_summary(trace, _steps_table(outcomes, i)) for i, trace in enumerate(run.traces)),
         sources=tuple(sources),
         metrics=tuple(metrics),
         outcomes=tuple(outcomes),
@@ -166,11 +166,10 @@ def shown_path(path: str) -> str:
     return path if not pure.is_absolute() else "/".join(pure.parts[1:][-2:])
 
 
-def _steps_table(outcomes: Sequence[Outcome], rank: int | None, traces: int) -> ResultTable | None:
+def _steps_table(outcomes: Sequence[Outcome], index: int) -> ResultTable | None:
+    """The steps of one trace, by its place in the run: ranks may be unknown, or occur twice (profiling cycles)."""
     for outcome in outcomes:
-        # Two traces of unknown rank cannot be told apart by their outcomes; then neither gets steps of the other.
-        same = outcome.rank == rank and outcome.scope == "rank"
-        if same and (rank is not None or traces == 1):
+        if outcome.scope == "rank" and outcome.trace_index == index:
             for table in outcome.tables:
                 if table.name == STEPS_TABLE:
                     return table

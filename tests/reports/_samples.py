@@ -283,6 +283,7 @@ def outcomes(rank: int) -> tuple[Outcome, ...]:
             analyzer=name,
             status="done",
             rank=rank,
+            trace_index=rank,
             findings=mine.get(name, ()),
             tables=made,
             judged=judged,

@@ -140,16 +140,21 @@ def test_kernels_without_any_communication_mean_zero_communication(make_trace: A
 
 
 def test_steps_of_two_traces_without_a_rank_are_not_mixed_up() -> None:
-    outcome = Outcome(analyzer="step-breakdown", status="done", tables=(_sample_tables.steps_table(0),))
-    run = Run(traces=(Trace(), Trace()))
+    outcomes = [
+        Outcome(analyzer="step-breakdown", status="done", trace_index=i, tables=(_sample_tables.steps_table(i),))
+        for i in (1, 0)
+    ]
 
-    payload = build(run, [outcome, outcome], [], lang="en")
+    payload = build(Run(traces=(Trace(), Trace())), outcomes, [], lang="en")
 
-    assert [rank.steps[0].span_us for rank in payload.ranks] == [None, None]
+    expected = [_sample_tables.steps_table(i).column("computing_us")[0] for i in (0, 1)]
+    assert [rank.steps[0].computing_us for rank in payload.ranks] == expected
 
 
 def test_one_trace_without_a_rank_has_its_steps() -> None:
-    outcome = Outcome(analyzer="step-breakdown", status="done", tables=(_sample_tables.steps_table(0),))
+    outcome = Outcome(
+        analyzer="step-breakdown", status="done", trace_index=0, tables=(_sample_tables.steps_table(0),)
+    )
 
     payload = build(Run(traces=(Trace(),)), [outcome], [], lang="en")
 
