@@ -130,6 +130,22 @@ def _same_calls(views: tuple[RankView, ...]) -> Iterator[tuple[str | None, list[
             yield None, members
 
 
+def calls_by_order(views: tuple[RankView, ...]) -> Iterator[tuple[str, list[_Call]]]:
+    """Op and members (place of the view, position of the call) of calls whose traces name no group."""
+    found: list[dict[str, list[int]]] = []
+    for view in views:
+        by_op: dict[str, list[int]] = {}
+        # Most traces name their groups: nothing to look at row by row then.
+        if bool((view.calls.table.text("group").codes < 0).any()):
+            for row, group, op, _ in _calls_of(view):
+                if group is None:
+                    by_op.setdefault(op, []).append(row)
+        found.append(by_op)
+    for op in sorted({op for by_op in found for op in by_op}):
+        for members in _by_order(views, [by_op.get(op, []) for by_op in found]):
+            yield op, members
+
+
 def _calls_of(view: RankView) -> Iterator[tuple[int, str | None, str, int]]:
     """Position, group, op and ordinal of the calls that can be recognised on other ranks."""
     table = view.calls.table

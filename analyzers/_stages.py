@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,8 +85,21 @@ class Job:
         return tuple(sorted(rank for rank, of in self.stages.items() if of == stage))
 
 
+_last: list[tuple[weakref.ref[Run], Job]] = []
+"""The job that was made last: several analyzers ask for the same one. It goes with its run."""
+
+
 def job_of(run: Run) -> Job:
     """The comparable ranks of a run: one trace per rank number, all of one job."""
+    for known, job in _last:
+        if known() is run:
+            return job
+    job = _job_of(run)
+    _last[:] = [(weakref.ref(run, lambda _: _last.clear()), job)]
+    return job
+
+
+def _job_of(run: Run) -> Job:
     notes: list[Words] = []
     chosen: dict[int, Trace] = {}
     unknown = doubles = 0

@@ -36,6 +36,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "aipp": "aipp",
     "ranks": "ranks",
     "pipeline": "ranks",
+    "collectives": "ranks",
 }
 """Home of each of our analyzers; its findings and its tables of unknown name go there."""
 
@@ -63,6 +64,9 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "memory-peaks": "memory",
     "aipp-stages": "aipp",
     "ranks": "ranks",
+    "collectives": "ranks",
+    "rank-waits": "ranks",
+    "clock-offsets": "ranks",
 }
 """Home of each result table that the report knows by name (docs/report-data.md)."""
 

@@ -64,6 +64,8 @@ class DeviceSpec:
     memory_bytes_per_s: Figure = UNKNOWN
     memory_bytes: Figure = UNKNOWN
     l2_bytes: Figure = UNKNOWN
+    links_bytes_per_s: Mapping[str, Figure] = field(default_factory=dict)
+    """By kind of link (hccs, roce, pcie, nvlink ...): per direction and device, all of its links together."""
     cube_cores: int | None = None
     vector_cores: int | None = None
     frequency_hz: int | None = None
@@ -225,6 +227,7 @@ def _parse(row: dict[str, object]) -> DeviceSpec:
         memory_bytes_per_s=_figure(row.get("hbm_bandwidth"), 1e9),
         memory_bytes=_figure(row.get("hbm_capacity"), _BYTES_GIB),
         l2_bytes=_figure(row.get("l2_mib"), _BYTES_MIB),
+        links_bytes_per_s=_figures(row.get("links"), 1e9),
         cube_cores=_count(row.get("aic_cores")),
         vector_cores=_count(row.get("aiv_cores")),
         frequency_hz=None if frequency is None else round(frequency),
