@@ -171,9 +171,17 @@ def _json(path: Path) -> bytes:
     return b"".join(files.blocks(path)).removeprefix(b"\xef\xbb\xbf")
 
 
+_NO_STEPS: Final = re.compile(rb'\A\s*\{\s*"(?:p2p|collective)"')
+
+
 def _steps(path: Path) -> dict[str, dict[str, dict[str, msgspec.Raw]]]:
     """Step, class, call of a file; the form of `msprof --analyze` has no step level."""
     text = _json(path)
+    if _NO_STEPS.match(text):
+        try:
+            return {"step": msgspec.json.decode(text, type=dict[str, dict[str, msgspec.Raw]])}
+        except msgspec.DecodeError as error:
+            raise InputError(f"{path} is damaged JSON: {error}", hint="export the profile again") from None
     try:
         return msgspec.json.decode(text, type=dict[str, dict[str, dict[str, msgspec.Raw]]]) if text.strip() else {}
     except msgspec.ValidationError:
@@ -193,10 +201,6 @@ def read_communication(path: Path, figures: CommFigures) -> int:
         InputError: the file is damaged.
     """
     steps = _steps(path)
-    if any("@" in key for key in steps.get("step", {})) or set(steps) & {"p2p", "collective"}:
-        # Without the step level: what looks like steps are the classes.
-        merged = {kind: calls for kind, calls in steps.items() if kind in ("p2p", "collective")}
-        steps = {"step": merged} if merged else steps  # type: ignore[dict-item]
     before = len(figures.calls)
     for step, classes in steps.items():
         for kind, calls in classes.items():

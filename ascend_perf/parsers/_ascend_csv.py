@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ascend_perf import files
 from ascend_perf.errors import InputError
-from ascend_perf.model.table import NULL, Floats, Ints, Text
+from ascend_perf.model.table import NULL, Bools, Floats, Ints, Text
 from ascend_perf.model.trace import Dropped
 from ascend_perf.parsers._events import decimal_scaled
 
@@ -122,6 +122,27 @@ class CsvFile:
         codes, values = _encoded(self._columns[name])
         table = np.array([*(_float(value) for value in values), np.nan], np.float64)
         return table[codes]
+
+    def select(self, rows: Bools) -> CsvFile:
+        """The file with some of its rows only; those that were refused stay counted."""
+        import pyarrow as pa
+
+        mask = pa.array(rows)
+        columns = {
+            name: column[rows] if isinstance(column, np.ndarray) else column.filter(mask)
+            for name, column in self._columns.items()
+        }
+        return CsvFile(self.path, self.names, int(rows.sum()), self.ragged, self.size_bytes, columns)
+
+    @staticmethod
+    def joined(parts: Sequence[CsvFile]) -> CsvFile:
+        """The rows of the parts of one table, one part after the other; a column absent in a part is empty there."""
+        if len(parts) == 1:
+            return parts[0]
+        names = tuple(dict.fromkeys(name for part in parts for name in part._columns))
+        columns = {name: _end_to_end([(part._columns.get(name), part.rows) for part in parts]) for name in names}
+        ragged, size = sum(part.ragged for part in parts), sum(part.size_bytes for part in parts)
+        return CsvFile(parts[0].path, names, sum(part.rows for part in parts), ragged, size, columns)
 
     def cells(self, name: str) -> NDArray[np.bytes_]:
         """The bytes of a column, shape (n,), for the conversion of numbers (long cells are cut)."""
@@ -258,6 +279,24 @@ def _encoded(column: pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]) -
         column = column.dictionary_encode()
     codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
     return codes, column.dictionary.to_pylist()
+
+
+def _end_to_end(
+    parts: Sequence[tuple[pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_] | None, int]],
+) -> pa.DictionaryArray | pa.BinaryArray:
+    """One column of the parts' columns, each with its number of rows."""
+    import pyarrow as pa
+
+    arrays = []
+    for column, rows in parts:
+        if column is None or isinstance(column, np.ndarray):
+            column = pa.array([b""] * rows, pa.binary())
+        arrays.append(column)
+    if all(array.type == pa.binary() for array in arrays):
+        return pa.concat_arrays(arrays)
+    words = pa.dictionary(pa.int32(), pa.binary())
+    encoded = [array if hasattr(array, "dictionary") else array.dictionary_encode() for array in arrays]
+    return pa.concat_arrays(pa.chunked_array(encoded, words).unify_dictionaries().chunks)
 
 
 def _mapped(codes: NDArray[np.int32], words: list[str], label_of: Callable[[str], str | None]) -> Text:

@@ -28,6 +28,7 @@ from ascend_perf.parsers._ascend_sqlite import (
     first_rows,
     int_columns,
     look_up,
+    only_device,
 )
 from ascend_perf.parsers._ascend_steps import HostSteps
 from ascend_perf.parsers._ascend_tables import layer_of
@@ -83,13 +84,20 @@ class Database:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
-def read_database(path: Path, facts: Facts) -> Database:
+def read_database(path: Path, facts: Facts, *, device: int | None = None) -> Database:
     """All tables of a profiler database; facts (rank, device, environment) go to `facts`.
+
+    Args:
+        path: the database.
+        facts: is added to.
+        device: only the rows of this device, in a database of several; rows of the host come with each.
 
     Raises:
         InputError: the file is no database, or is damaged.
     """
     with database(path) as connection:
+        if device is not None:
+            only_device(connection, device)
         return _Reader(connection, facts, path.name).read()
 
 

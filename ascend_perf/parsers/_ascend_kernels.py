@@ -117,13 +117,21 @@ class KernelRows:
     device_of_comm: Ints
 
 
+NUMBER_COLUMNS: Final = (*START_NAMES, *DUR_NAMES, *WAIT_NAMES, "aic_total_cycles", "aiv_total_cycles")
+"""Columns whose numbers hardly repeat."""
+
+
 def read_kernels(path: Path) -> KernelRows:
     """Kernels and collectives of a kernel_details.csv or op_summary*.csv.
 
     Raises:
         InputError: the file cannot be read.
     """
-    file = read_csv(path, numbers=(*START_NAMES, *DUR_NAMES, *WAIT_NAMES, "aic_total_cycles", "aiv_total_cycles"))
+    return kernels_of(read_csv(path, numbers=NUMBER_COLUMNS))
+
+
+def kernels_of(file: CsvFile) -> KernelRows:
+    """Kernels and collectives of the cells of a kernel_details.csv or op_summary*.csv."""
     warnings: list[str] = []
     start, damaged = _starts(file)
     dur = file.scaled(3, *DUR_NAMES)

@@ -110,6 +110,10 @@ class Facts:
     has_schedule: bool | None = None
     l2_cache: bool | None = None
     sys_interconnection: bool | None = None
+    cube_cores: int | None = None
+    vector_cores: int | None = None
+    frequency_hz: int | None = None
+    """Cores and rated frequency as the profile's own description of the device has them (info.json of msprof)."""
     warnings: list[str] = field(default_factory=list)
 
     def by_hash(self) -> dict[str, Group]:
@@ -270,6 +274,9 @@ def derive_device(facts: Facts, kernels: Table, counter_hz: int | None) -> Devic
     frequency = counter_hz
     if frequency is not None:
         notes.append(f"frequency {frequency / 1e6:g} MHz from the AI Core Freq counter")
+    elif facts.frequency_hz is not None:
+        frequency = facts.frequency_hz
+        notes.append(f"frequency {frequency / 1e6:g} MHz from info.json")
     else:
         # With more blocks than cores a core runs several, and the quotient is a fraction: the largest one counts.
         rows = usable & (core_ns > 0) & (blocks > 0)
@@ -278,8 +285,10 @@ def derive_device(facts: Facts, kernels: Table, counter_hz: int | None) -> Devic
             frequency = round(float(np.quantile(hertz, 0.9)) / 1e6) * 10**6
             notes.append(f"frequency {frequency / 1e6:g} MHz = aic_total_cycles / aicore_time / blocks")
     rows = usable & (utilization > 0.02)
-    cores = None
-    if frequency and rows.any():
+    cores = facts.cube_cores
+    if cores is not None:
+        notes.append(f"{cores} cube cores from info.json")
+    elif frequency and rows.any():
         product = float(np.median(cycles[rows] / (dur[rows] * utilization[rows]))) * 1e9
         exact = product / frequency
         if round(exact) >= 1 and abs(exact - round(exact)) <= CORE_TOLERANCE_RATIO * exact:
@@ -291,7 +300,8 @@ def derive_device(facts: Facts, kernels: Table, counter_hz: int | None) -> Devic
     elif frequency and usable.any():
         cores = _cores_by_blocks(kernels, frequency, notes)
     device = replace(device, frequency_hz=frequency, cube_cores=cores, derivation="; ".join(notes) or None)
-    return replace(device, spec=_spec_of(device), vector_cores=_vector_cores(kernels, cores))
+    vector_cores = facts.vector_cores or _vector_cores(kernels, cores)
+    return replace(device, spec=_spec_of(device), vector_cores=vector_cores)
 
 
 def _cores_by_blocks(kernels: Table, frequency: int, notes: list[str]) -> int | None:

@@ -68,6 +68,32 @@ def _matrix(
     return {name: np.ascontiguousarray(whole[:, place]) for place, name in enumerate(names)}
 
 
+def only_device(connection: sqlite3.Connection, device: int) -> None:
+    """Let the connection see the rows of one device only: views of the tables' names hide the tables.
+
+    Rows without a device are seen too. Tables that name tasks or calls and no device follow their tasks.
+    """
+    tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
+    known = {table: columns_of(connection, table) for table in tables if '"' not in table}
+    mine = f"(deviceId = {int(device)} or deviceId is null)"
+    tasks = f"select globalTaskId from main.TASK where {mine}"
+    for table, columns in known.items():
+        if "deviceId" in columns:
+            test = mine
+        elif "globalTaskId" in columns and "deviceId" in known.get("TASK", ()):
+            test = f"globalTaskId in ({tasks})"
+        elif table == "COMMUNICATION_OP" and "deviceId" in known.get("TASK", ()):
+            # Schema 1.0.0 knows no device of a call: it is where its sub-tasks or its launch's tasks ran.
+            ways = [f"connectionId in (select connectionId from main.TASK where {mine})"]
+            if "opId" in known.get("COMMUNICATION_TASK_INFO", ()):
+                info = f"select opId from main.COMMUNICATION_TASK_INFO where globalTaskId in ({tasks})"
+                ways.append(f"opId in ({info})")
+            test = f"({' or '.join(ways)})"
+        else:
+            continue
+        connection.execute(f'create temp view "{table}" as select * from main."{table}" where {test}')
+
+
 class Strings:
     """STRING_IDS, or another table of that form: ids to text."""
 

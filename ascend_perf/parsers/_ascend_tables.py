@@ -41,9 +41,14 @@ def read_step_trace(path: Path) -> tuple[CsvFile, Table]:
 def read_op_statistic(path: Path) -> tuple[CsvFile, Table]:
     """op_statistic.csv as exported_ops."""
     file = read_csv(path)
+    return file, op_statistic_of(file)
+
+
+def op_statistic_of(file: CsvFile) -> Table:
+    """The cells of an op_statistic*.csv as exported_ops."""
     op_type = file.text("OP Type")
     keep = op_type.codes >= 0
-    return file, Table(
+    return Table(
         t.EXPORTED_OPS,
         {
             "op_type": op_type.take(keep),
@@ -57,9 +62,14 @@ def read_op_statistic(path: Path) -> tuple[CsvFile, Table]:
 def read_api_statistic(path: Path) -> tuple[CsvFile, Table]:
     """api_statistic.csv as exported_apis."""
     file = read_csv(path)
+    return file, api_statistic_of(file)
+
+
+def api_statistic_of(file: CsvFile) -> Table:
+    """The cells of an api_statistic*.csv as exported_apis."""
     api = file.text("API Name")
     keep = api.codes >= 0
-    return file, Table(
+    return Table(
         t.EXPORTED_APIS,
         {
             "api": api.take(keep),
@@ -79,10 +89,15 @@ def layer_of(word: str) -> str:
 def read_memory_record(path: Path) -> tuple[CsvFile, Table]:
     """memory_record.csv as memory."""
     file = read_csv(path, numbers=("Timestamp(us)",))
+    return file, memory_record_of(file)
+
+
+def memory_record_of(file: CsvFile) -> Table:
+    """The cells of a memory_record*.csv as memory."""
     time, keep = _times(file)
     component = file.text("Component")
     keep &= component.codes >= 0
-    return file, Table(
+    return Table(
         t.MEMORY,
         {
             "time_ns": time[keep],
@@ -98,16 +113,26 @@ def read_operator_memory(path: Path) -> tuple[CsvFile, Table]:
     """operator_memory.csv as memory_blocks. A block without allocation time (its size is negative) is older than
     the capture, one without release time outlived it."""
     file = read_csv(path, numbers=("Allocation Time(us)", "Release Time(us)"), skip=_UNUSED_BLOCK_COLUMNS)
+    return file, operator_memory_of(file)
+
+
+def operator_memory_of(file: CsvFile) -> Table:
+    """The cells of an operator_memory*.csv as memory_blocks. msprof's own form has a duration, no release time."""
     name = file.text("Name")
+    alloc = file.scaled(3, "Allocation Time(us)")
+    free = file.scaled(3, "Release Time(us)")
+    if file.name("Release Time(us)") is None:
+        dur = file.scaled(3, "Duration(us)")
+        free = np.where((alloc != NULL) & (dur >= 0), alloc + np.where(dur >= 0, dur, 0), NULL)
     size = file.floats("Size(KB)") * KIB
     keep = name.codes >= 0
-    return file, Table(
+    return Table(
         t.MEMORY_BLOCKS,
         {
             "name": name.take(keep),
             "size_bytes": _rounded(np.abs(size))[keep],
-            "alloc_ns": file.scaled(3, "Allocation Time(us)")[keep],
-            "free_ns": file.scaled(3, "Release Time(us)")[keep],
+            "alloc_ns": alloc[keep],
+            "free_ns": free[keep],
         },
     )
 
@@ -122,11 +147,16 @@ _UNUSED_BLOCK_COLUMNS: Final = (
 def read_module_memory(path: Path) -> tuple[CsvFile, Table]:
     """npu_module_mem.csv as module_memory; -1 (only a free was seen) is unknown."""
     file = read_csv(path, numbers=("Timestamp(us)",))
+    return file, module_memory_of(file)
+
+
+def module_memory_of(file: CsvFile) -> Table:
+    """The cells of an npu_module_mem*.csv as module_memory."""
     time, keep = _times(file)
     component = file.text("Component")
     keep &= component.codes >= 0
     reserved = _bytes(file, "Total Reserved")
-    return file, Table(
+    return Table(
         t.MODULE_MEMORY,
         {
             "time_ns": time[keep],

@@ -58,6 +58,7 @@ class Unit:
     parser: str
     label: str
     files: tuple[Path, ...]
+    """Files that no other unit may have: those below the folder of the unit too."""
     context: tuple[Path, ...] = ()
     """Files beside them that hold facts (profiler_info*.json, profiler_metadata.json)."""
 
@@ -68,9 +69,12 @@ class Parser:
 
     `find` looks at a folder and returns the units it can read there (it must not read whole files); `parse` reads
     one. `order`: parsers with lower numbers are asked first, and a file claimed once is not offered again.
+    `closed` names folders below a folder that hold no data of their own (raw data beside their export): nobody is asked
+    about them.
     """
 
     name: str
     order: int
     find: Callable[[Folder], list[Unit]]
     parse: Callable[[Unit], list[Trace]]
+    closed: Callable[[Folder], tuple[Path, ...]] = lambda folder: ()

@@ -18,6 +18,7 @@ from ascend_perf.errors import InputError
 from ascend_perf.model.trace import Trace
 from ascend_perf.parsers._ascend_files import CONTEXT, Kind, kind_of
 from ascend_perf.parsers._ascend_rank import RankFiles, read_rank
+from ascend_perf.parsers._msprof_files import EXPORT_FOLDER, is_exported, is_torch_folder
 from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
 
 OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
@@ -128,11 +129,13 @@ def _context_of(paths: Iterable[Path], context: list[Path]) -> tuple[Path, ...]:
 
 def raw_only(folder: Folder) -> str | None:
     """Why a folder with raw data only cannot be read, None when that is not the case."""
-    raw = sorted(path.name for path in folder.folders if _RAW.fullmatch(path.name))
+    raw = sorted(path.name for path in folder.folders if _RAW.fullmatch(path.name) and not is_exported(path))
     if not raw or any(path.name == OUTPUT and any(path.iterdir()) for path in folder.folders):
         return None
-    if any(path.name == "mindstudio_profiler_output" for path in folder.folders):
+    if any(path.name == EXPORT_FOLDER for path in folder.folders):
         return None
+    if "FRAMEWORK" not in raw and not is_torch_folder(folder):
+        return None  # msprof's own: its parser says so
     shown = ", ".join("PROF_*" if name.startswith("PROF_") else name for name in dict.fromkeys(raw))
     return f"this profile holds raw data only ({shown}): it has not been parsed yet"
 

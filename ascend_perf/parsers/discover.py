@@ -25,7 +25,8 @@ TRACE_SUFFIXES: Final = (".json", ".json.gz")
 """Names of files that are reported when they cannot be read; others are none of our business."""
 
 LOOKED_FOR: Final = (
-    "ASCEND_PROFILER_OUTPUT (kernel_details.csv, trace_view.json, ascend_pytorch_profiler*.db) "
+    "ASCEND_PROFILER_OUTPUT (kernel_details.csv, trace_view.json, ascend_pytorch_profiler*.db), "
+    "an export of msprof (PROF_*/mindstudio_profiler_output, msprof_*.db) "
     "or a Kineto trace (*.pt.trace.json[.gz])"
 )
 
@@ -62,11 +63,15 @@ def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
         )
     seen_files = 0
     empty: list[str] = []
+    claimed: set[Path] = set()
+    closed: set[Path] = set()
     for folder in _walk(path, problems):
+        if folder.path in closed or not closed.isdisjoint(folder.path.parents):
+            continue
+        closed.update(place for parser in known.values() for place in parser.closed(folder))
         seen_files += len(folder.files)
         empty += [str(e.path.relative_to(path)) for e in folder.files if e.size == 0]
-        found = _ask(folder, known, path, problems)
-        units += found
+        units += _ask(folder, known, path, problems, claimed)
     if units:
         return units, problems
     if raw := [p for p in problems if p.problem and p.format != UNUSABLE]:
@@ -125,8 +130,15 @@ def _walk(root: Path, problems: list[Source]) -> list[Folder]:
     return folders
 
 
-def _ask(folder: Folder, known: dict[str, Parser], root: Path, problems: list[Source]) -> list[Unit]:
-    claimed: set[Path] = set()
+def _ask(
+    folder: Folder,
+    known: dict[str, Parser],
+    root: Path,
+    problems: list[Source],
+    claimed: set[Path] | None = None,
+) -> list[Unit]:
+    """The units of a folder; `claimed` are files that units have already, those of this folder are added."""
+    claimed = set() if claimed is None else claimed
     units: list[Unit] = []
     for parser in known.values():
         rest = Folder(folder.path, tuple(e for e in folder.files if e.path not in claimed and e.size), folder.folders)
