@@ -27,8 +27,17 @@ from ascend_perf.model.table import NULL, Ints
 MAX_EVENT_BYTES: Final = 512 << 20
 """A stretch of file this long without a border between events is refused. Status: assumed."""
 
+MAX_PARTS: Final = 16
+"""An event whose args hold more borders than this is lost where its stretch is damaged. Status: assumed."""
+SALVAGE_BYTES: Final = 32 << 20
+"""A stretch of file this long that does not decode is damaged inside: its whole events are picked out one by one.
+Status: assumed."""
+
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 """White space and the byte-order mark."""
+_POSITION: Final = re.compile(r"\(byte \d+\)")
+_TRAILING: Final = "trailing characters"
+"""Words of msgspec's messages."""
 _BORDER: Final = re.compile(rb'\}\s*,\s*\{\s*"')
 _GLUED: Final = re.compile(rb"\]\s*,?\s*\[")
 _ARRAY_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -126,6 +135,8 @@ class _Stream:
     def __init__(self, file: EventFile) -> None:
         self.file = file
         self.saw_array = False
+        self._failure: str | None = None
+        """What was wrong when the last stretch did not decode, with its place; None when it only was cut."""
 
     def chunks(self) -> Iterator[list[Event]]:
         buffer = b""
@@ -159,6 +170,9 @@ class _Stream:
             events, buffer = self._take(buffer)
             if events:
                 yield events
+            if not events and len(buffer) > max(SALVAGE_BYTES, 2 * self.file.block_bytes):
+                events, buffer = self._salvage_start(buffer)
+                yield events
             if len(buffer) > MAX_EVENT_BYTES:
                 raise InputError(
                     f"{self.file.path}: {len(buffer) >> 20} MiB without the end of an event",
@@ -182,15 +196,22 @@ class _Stream:
     def _take(self, buffer: bytes) -> tuple[list[Event], bytes]:
         """Events up to the last usable border of the buffer, and what remains."""
         end = len(buffer)
+        failure: str | None = None
         for _ in range(64):
             cut = self._last_border(buffer, end)
             if cut is None:
                 return [], buffer
             events = self._decode(buffer[: cut + 1])
+            if events is None and end == len(buffer):
+                events = self._split_glued(buffer[: cut + 1])
+            if events is None and failure is not None and self._failure == failure:
+                # Wherever the stretch is cut, the same place is wrong: no border inside of an event.
+                if _TRAILING in failure:
+                    break  # the events end in here: what follows is looked at when all is there
+                events = self._salvage(buffer[: cut + 1], "inside")
             if events is not None:
                 return events, buffer[buffer.index(b"{", cut) :]
-            if end == len(buffer) and (glued := self._split_glued(buffer[: cut + 1])) is not None:
-                return glued, buffer[buffer.index(b"{", cut) :]
+            failure = self._failure
             end = cut
         return [], buffer
 
@@ -211,11 +232,14 @@ class _Stream:
 
     def _decode(self, text: bytes) -> list[Event] | None:
         body = text.strip().lstrip(b",")
+        events: list[Event] | None
         try:
             events = _DECODER.decode(b"[" + body + b"]")
-        except msgspec.ValidationError:
+        except msgspec.ValidationError as error:
+            self._failure = str(error)
             events = self._decode_loose(b"[" + body + b"]")
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            self._failure = str(error) if _POSITION.search(str(error)) else None
             if _NO_NUMBER.search(body) and (plain := without_nan(body)) != body:
                 if (readable := self._decode(plain)) is not None:
                     self._note("values that are no numbers (written by a division by zero) were read as unknown")
@@ -232,14 +256,14 @@ class _Stream:
                 self._note("invalid UTF-8 was replaced")
             else:
                 return None
-        self.file.events += len(events)
+        self.file.events += 0 if events is None else len(events)
         return events
 
-    def _decode_loose(self, text: bytes) -> list[Event]:
+    def _decode_loose(self, text: bytes) -> list[Event] | None:
         try:
             loose = _LOOSE.decode(text)
         except msgspec.DecodeError:
-            return []
+            return None
         return [Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args) for e in loose]
 
     def _note(self, text: str) -> None:
@@ -323,22 +347,54 @@ class _Stream:
                 other.append(position)
         yield from other  # something else follows the end
 
-    def _salvage(self, text: bytes) -> list[Event]:
-        """Whole events of a damaged end, one by one; the cut one is dropped and counted."""
-        events: list[Event] = []
-        lost = 0
+    def _salvage_start(self, buffer: bytes) -> tuple[list[Event], bytes]:
+        """Whole events of a stretch that does not decode; what follows its last border remains."""
+        cut = self._last_border(buffer, len(buffer))
+        if cut is None:
+            return [], buffer
+        return self._salvage(buffer[: cut + 1], "inside"), buffer[buffer.index(b"{", cut) :]
+
+    def _salvage(self, text: bytes, where: str = "near its end") -> list[Event]:
+        """Whole events of a damaged stretch: halves that do not decode are halved until one event is lost."""
         pieces = _split_at_borders(text)
-        for piece in pieces:
-            try:
-                e = _ONE.decode(piece)
-            except msgspec.DecodeError:
-                lost += 1
-                continue
-            events.append(Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args))
-        self.file.events += len(events)
+        found: dict[int, list[Event]] = {}
+        bad: list[int] = []
+        todo = [(0, len(pieces))]
+        while todo:
+            first, last = todo.pop()
+            part = self._decode(b",".join(pieces[first:last]))
+            if part is not None:
+                found[first] = part
+            elif last - first == 1:
+                bad.append(first)
+            else:
+                middle = (first + last) // 2
+                todo += [(middle, last), (first, middle)]
+        lost = 0
+        while bad:
+            used = self._join(pieces, bad, found)
+            lost += not used
+            bad = bad[used or 1 :]
+        events = [event for first in sorted(found) for event in found[first]]
         self.file.drop("event cut or damaged", lost)
-        self._note(f"the file is damaged near its end: {lost} event(s) could not be read, the others were")
+        self._note(f"the file is damaged {where}: {lost} event(s) could not be read, the others were")
         return events
+
+    def _join(self, pieces: Sequence[bytes], bad: Sequence[int], found: dict[int, list[Event]]) -> int:
+        """Neighbouring pieces that only decode together are one event with borders inside of its args.
+
+        Returns:
+            How many pieces the event at the start of `bad` took, 0 when there is none.
+        """
+        first = bad[0]
+        for count in range(2, min(MAX_PARTS, len(bad)) + 1):
+            if bad[count - 1] != first + count - 1:
+                return 0
+            part = self._decode(b",".join(pieces[first : first + count]))
+            if part is not None:
+                found[first] = part
+                return count
+        return 0
 
 
 def _split_at_borders(text: bytes) -> list[bytes]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ascend_perf.errors import InputError
 from ascend_perf.model.table import NULL
+from ascend_perf.parsers import _events
 from ascend_perf.parsers._events import EventFile, decimal_ns, decimal_scaled, json_ints
 
 NASTY = st.sampled_from(
@@ -148,6 +149,23 @@ def test_what_follows_an_object_is_read_or_said(  # type: ignore[no-untyped-def]
     assert len(names) == kept
     assert bytes(file.facts()["rank"]) == b"3"
     assert (file.problems == []) if said is None else any(said in p for p in file.problems)
+
+
+@pytest.mark.parametrize("block", [64, 1 << 20])
+@pytest.mark.parametrize("bad", ['{"ph":"X","name":"a" "b"},', "null,", '{"ph":},{"name":"x",}, '])
+def test_damage_inside_costs_only_what_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str, block: int
+) -> None:
+    monkeypatch.setattr(_events, "SALVAGE_BYTES", 500)
+    text = json.dumps({"traceEvents": some_events(400), "rank": 3})
+    middle = text.index('{"ph"', len(text) // 2)
+    path = tmp_path / "t.json"
+    path.write_text(text[:middle] + bad + text[middle:])
+    names, file = names_of(path, block)
+    assert len(set(names)) >= 397  # events beside the damage go with it where no border parts them
+    assert names == sorted(names, key=lambda name: int(name[2:]))
+    assert bytes(file.facts()["rank"]) == b"3"
+    assert 1 <= sum(file.dropped.values()) <= 8 and any("damaged" in p for p in file.problems)
 
 
 def test_problems_do_not_tell_where_the_file_lies(tmp_path: Path) -> None:
