@@ -113,7 +113,9 @@ class CommFigures:
     links: list[dict[str, str | int | None]] = field(default_factory=list)
 
 
-class _Time(msgspec.Struct, gc=False):
+class TimeInfo(msgspec.Struct, gc=False):
+    """Communication Time Info of a call."""
+
     start: float | None = msgspec.field(name="Start Timestamp(us)", default=None)
     elapse: float | None = msgspec.field(name="Elapse Time(ms)", default=None)
     transit: float | None = msgspec.field(name="Transit Time(ms)", default=None)
@@ -129,12 +131,16 @@ class _Band(msgspec.Struct, gc=False):
     sizes: dict[str, list[float]] = msgspec.field(name="Size Distribution", default_factory=dict)
 
 
-class _Call(msgspec.Struct, gc=False):
-    time: _Time = msgspec.field(name="Communication Time Info", default_factory=_Time)
+class Call(msgspec.Struct, gc=False):
+    """One call of a communication.json."""
+
+    time: TimeInfo = msgspec.field(name="Communication Time Info", default_factory=TimeInfo)
     bands: dict[str, _Band] = msgspec.field(name="Communication Bandwidth Info", default_factory=dict)
 
 
-class _Link(msgspec.Struct, gc=False):
+class Link(msgspec.Struct, gc=False):
+    """One link of a communication_matrix.json."""
+
     transport: str | None = msgspec.field(name="Transport Type", default=None)
     size: float | None = msgspec.field(name="Transit Size(MB)", default=None)
     time: float | None = msgspec.field(name="Transit Time(ms)", default=None)
@@ -208,14 +214,15 @@ def read_communication(path: Path, figures: CommFigures) -> int:
                 if "@" not in key:
                     continue  # Total Op Info
                 try:
-                    call = msgspec.json.decode(raw, type=_Call)
+                    call = msgspec.json.decode(raw, type=Call)
                 except msgspec.DecodeError as error:
                     raise InputError(f"{path}: {key} is not what the format says: {error}") from None
-                _add_call(figures, key, step_of(step), kind == "p2p", call)
+                add_call(figures, key, step_of(step), kind == "p2p", call)
     return len(figures.calls) - before
 
 
-def _add_call(figures: CommFigures, key: str, step_id: int, is_p2p: bool, call: _Call) -> None:
+def add_call(figures: CommFigures, key: str, step_id: int, is_p2p: bool, call: Call) -> None:
+    """Add a call by its key `name@hash`."""
     name, _, hash_id = key.rpartition("@")
     figures.calls.append(
         CallFigures(
@@ -277,17 +284,18 @@ def read_matrix(path: Path, figures: CommFigures) -> int:
                 if "@" not in key:
                     continue
                 try:
-                    links = msgspec.json.decode(raw, type=dict[str, _Link])
+                    links = msgspec.json.decode(raw, type=dict[str, Link])
                 except msgspec.DecodeError as error:
                     raise InputError(f"{path}: {key} is not what the format says: {error}") from None
                 for pair, link in links.items():
                     src, _, dst = pair.partition("-")
                     if src.isdigit() and dst.isdigit():
-                        _add_link(figures, key, step_of(step), int(src), int(dst), link)
+                        add_link(figures, key, step_of(step), int(src), int(dst), link)
     return len(figures.links) - before
 
 
-def _add_link(figures: CommFigures, key: str, step_id: int, src: int, dst: int, link: _Link) -> None:
+def add_link(figures: CommFigures, key: str, step_id: int, src: int, dst: int, link: Link) -> None:
+    """Add a link by its key `name@hash`, or `type-pick@hash`."""
     label, _, hash_id = key.rpartition("@")
     kind, _, pick = label.rpartition("-")
     name = link.name or (label if not kind else None)
@@ -318,29 +326,29 @@ def read_analysis_db(path: Path, figures: CommFigures) -> tuple[Table, int]:
     with database(path) as connection:
         tables = table_names(connection)
         if "CommAnalyzerTime" in tables:
-            for row in _rows(connection, "CommAnalyzerTime", _TIME_COLUMNS):
+            for row in rows_of(connection, "CommAnalyzerTime", _TIME_COLUMNS):
                 rows += 1
-                call = _Call(time=_Time(*(_float(v) for v in row[2:8])))
-                _add_call(figures, f"{row[0]}@{row[1]}", step_of(_word(row[8])), row[9] == "p2p", call)
+                call = Call(time=TimeInfo(*(float_of(v) for v in row[2:8])))
+                add_call(figures, f"{row[0]}@{row[1]}", step_of(word_of(row[8])), row[9] == "p2p", call)
         if "CommAnalyzerBandwidth" in tables:
-            rows += _add_bandwidth(figures, _rows(connection, "CommAnalyzerBandwidth", _BAND_COLUMNS))
+            rows += add_bandwidth(figures, rows_of(connection, "CommAnalyzerBandwidth", BAND_COLUMNS))
         if "CommAnalyzerMatrix" in tables:
-            for row in _rows(connection, "CommAnalyzerMatrix", _MATRIX_COLUMNS):
+            for row in rows_of(connection, "CommAnalyzerMatrix", _MATRIX_COLUMNS):
                 rows += 1
                 src, dst = str(row[2]), str(row[3])
                 if src.isdigit() and dst.isdigit():
-                    link = _Link(_word(row[4]), _float(row[5]), _float(row[6]), _word(row[8]))
-                    _add_link(figures, f"{row[0]}@{row[1]}", step_of(_word(row[7])), int(src), int(dst), link)
+                    link = Link(word_of(row[4]), float_of(row[5]), float_of(row[6]), word_of(row[8]))
+                    add_link(figures, f"{row[0]}@{row[1]}", step_of(word_of(row[7])), int(src), int(dst), link)
         exported = Table.empty(t.EXPORTED_STEPS)
         if "StepTraceTime" in tables:
-            steps = _rows(connection, "StepTraceTime", _STEP_COLUMNS)
+            steps = rows_of(connection, "StepTraceTime", _STEP_COLUMNS)
             rows += len(steps)
             columns: dict[str, Ints] = {
                 "device": _column([NULL if row[0] is None else int(row[0]) for row in steps]),
-                "step_id": _column([step_of(_word(row[1])) for row in steps]),
+                "step_id": _column([step_of(word_of(row[1])) for row in steps]),
             }
             for place, name in enumerate(_STEP_TARGETS, 2):
-                columns[name] = _column([ns_of_us(_float(row[place])) for row in steps])
+                columns[name] = _column([ns_of_us(float_of(row[place])) for row in steps])
             exported = Table(t.EXPORTED_STEPS, columns)
     return exported, rows
 
@@ -349,7 +357,7 @@ _TIME_COLUMNS: Final = (
     "hccl_op_name", "group_name", "start_timestamp", "elapse_time", "transit_time", "wait_time",
     "synchronization_time", "idle_time", "step", "type",
 )  # fmt: skip
-_BAND_COLUMNS: Final = (
+BAND_COLUMNS: Final = (
     "hccl_op_name", "group_name", "transport_type", "transit_size", "transit_time", "large_packet_ratio",
     "package_size", "count", "total_duration", "step",
 )  # fmt: skip
@@ -366,31 +374,32 @@ _STEP_TARGETS: Final = (
     "bubble_ns", "preparing_ns",
 )  # fmt: skip
 
-_Cell = str | int | float | None
+Cell = str | int | float | None
 
 
-def _rows(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> list[tuple[_Cell, ...]]:
+def rows_of(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> list[tuple[Cell, ...]]:
     """Rows of a table in a fixed order of columns; a column that the file lacks is None."""
     known = {row[1] for row in connection.execute(f'pragma table_info("{table}")')}
     picked = ", ".join(f'"{column}"' if column in known else "null" for column in columns)
     return connection.execute(f'select {picked} from "{table}"').fetchall()
 
 
-def _add_bandwidth(figures: CommFigures, rows: list[tuple[_Cell, ...]]) -> int:
-    seen: set[tuple[_Cell, ...]] = set()
+def add_bandwidth(figures: CommFigures, rows: list[tuple[Cell, ...]]) -> int:
+    """Add rows of `BAND_COLUMNS`; returns how many there are."""
+    seen: set[tuple[Cell, ...]] = set()
     for row in rows:
-        transport = _word(row[2])
+        transport = word_of(row[2])
         if transport not in _TRANSPORTS:
             continue
-        name = _word(row[0]) or ""
+        name = word_of(row[0]) or ""
         common: dict[str, str | int | None] = {
             "name": name,
             "op": op_of(name),
-            "group": _word(row[1]),
-            "step_id": step_of(_word(row[9])),
+            "group": word_of(row[1]),
+            "step_id": step_of(word_of(row[9])),
             "transport": transport,
         }
-        size, time = _float(row[3]), _float(row[4])
+        size, time = float_of(row[3]), float_of(row[4])
         call = (*row[:3], row[9])
         if call not in seen and (size or time):
             seen.add(call)  # size, time and bandwidth repeat on each row of a call
@@ -399,29 +408,31 @@ def _add_bandwidth(figures: CommFigures, rows: list[tuple[_Cell, ...]]) -> int:
                     **common,
                     "size_bytes": bytes_of_mb(size),
                     "time_ns": ns_of_ms(time),
-                    "large_packet_ratio": _float(row[5]),
+                    "large_packet_ratio": float_of(row[5]),
                 }
             )
-        if packet := _float(row[6]):
-            count = _float(row[7])
+        if packet := float_of(row[6]):
+            count = float_of(row[7])
             figures.packets.append(
                 {
                     **common,
                     "packet_bytes": bytes_of_mb(packet),
                     "count": NULL if count is None else round(count),
-                    "time_ns": ns_of_ms(_float(row[8])),
+                    "time_ns": ns_of_ms(float_of(row[8])),
                 }
             )
     return len(rows)
 
 
-def _float(value: _Cell) -> float | None:
+def float_of(value: Cell) -> float | None:
+    """A cell as a number, None when it is none."""
     if isinstance(value, (int, float)):
         return float(value)
     return _number(value) if isinstance(value, str) else None
 
 
-def _word(value: _Cell) -> str | None:
+def word_of(value: Cell) -> str | None:
+    """A cell as text."""
     return None if value is None else str(value)
 
 

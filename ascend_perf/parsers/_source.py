@@ -78,3 +78,5 @@ class Parser:
     find: Callable[[Folder], list[Unit]]
     parse: Callable[[Unit], list[Trace]]
     closed: Callable[[Folder], tuple[Path, ...]] = lambda folder: ()
+    repeats: frozenset[str] = frozenset()
+    """Parsers whose units hold the same data in full: with one of theirs beside it, a unit of this one is left out."""

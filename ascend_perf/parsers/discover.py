@@ -24,6 +24,8 @@ UNUSABLE: Final = "unknown"
 TRACE_SUFFIXES: Final = (".json", ".json.gz")
 """Names of files that are reported when they cannot be read; others are none of our business."""
 
+IN_FULL: Final = "not read: the profiles of the ranks that it sums up are read themselves"
+
 LOOKED_FOR: Final = (
     "ASCEND_PROFILER_OUTPUT (kernel_details.csv, trace_view.json, ascend_pytorch_profiler*.db), "
     "an export of msprof (PROF_*/mindstudio_profiler_output, msprof_*.db) "
@@ -73,7 +75,7 @@ def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
         empty += [str(e.path.relative_to(path)) for e in folder.files if e.size == 0]
         units += _ask(folder, known, path, problems, claimed)
     if units:
-        return units, problems
+        return _without_repeats(units, known, problems), problems
     if raw := [p for p in problems if p.problem and p.format != UNUSABLE]:
         first = raw[0]
         raise InputError(f"{path}: {first.problem}", hint=_hint_of(first))
@@ -154,6 +156,19 @@ def _ask(
     if folder.path.is_dir() and len(folder.files) > 1:
         problems += _unusable(folder, claimed, root)
     return units
+
+
+def _without_repeats(units: list[Unit], known: dict[str, Parser], problems: list[Source]) -> list[Unit]:
+    """The units without summaries of others that lie in the same job: below the folder that holds the summary's."""
+    kept = []
+    for unit in units:
+        place = unit.files[0].parent.parent
+        others = known[unit.parser].repeats
+        if any(other.parser in others and place in other.files[0].parents for other in units):
+            problems.append(Source(path=unit.label, format=unit.parser, problem=IN_FULL))
+        else:
+            kept.append(unit)
+    return kept
 
 
 def _unusable(folder: Folder, claimed: set[Path], root: Path) -> list[Source]:
