@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,12 +21,11 @@ from ascend_perf.analyzers._communication import (
 )
 from ascend_perf.analyzers._communication_tables import (
     exposed_waits,
-    group_names,
-    ops_by_group,
     tables,
     total,
 )
 from ascend_perf.analyzers._communication_traffic import algorithm, small_packets, unaligned
+from ascend_perf.analyzers._exposed import Explained, exposed
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.intervals import EMPTY, IntervalSet
@@ -44,14 +42,8 @@ MIN_WAIT_RATIO: Final = 0.05
 """Waiting below this share of the step is no finding. Source: row N-05 (spread over ranks). Status: vendor."""
 MIN_SHARED_RATIO: Final = 0.5
 """A peer that is waited for during this share of the wait for a later one is named with it. Status: assumed."""
-LOOK_EXPOSED_RATIO: Final = 0.10
-"""Exposed communication up to this share is usual. Source: MindSpeed-LLM, fsdp2 tuning guide. Status: vendor."""
-MAX_EXPOSED_RATIO: Final = 0.20
-"""Exposed communication from this share is a finding. Source: as above. Status: vendor."""
 SLOW_LINK_RATIO: Final = 0.5
 """A link this much slower than the median of the others may itself be the cause of a wait. Status: assumed."""
-MIN_CALLS_FOR_RATE: Final = 3
-"""Fewer calls give no rate to compare with. Status: assumed."""
 MAX_BANDS: Final = 4
 """Waits marked in the timeline per finding."""
 
@@ -78,10 +70,10 @@ def communication(trace: Trace) -> Result:
     waits = peer_waits(calls)
     named = peer_waits(calls, ~pipelined) if pipelined.any() else waits
     late, explained = _late_peers(calls, named, ~pipelined)
-    findings = [*late]
-    judged = [_judged_late(calls, late, pipelined)]
+    open_rows, exposure = exposed(calls, explained)
+    findings = [*late, *open_rows]
+    judged = [_judged_late(calls, late, pipelined), *exposure]
     for found, verdict in (
-        _exposed(calls, explained),
         small_packets(calls),
         unaligned(calls),
         algorithm(trace),
@@ -110,10 +102,13 @@ def _is_comparable(trace: Trace) -> bool:
 
 
 def _not_judged(reason: Words) -> tuple[Judged, ...]:
-    return tuple(Judged(code=code, verdict="not_judged", reason=reason) for code in ("N-01", "N-02", "N-03", "N-05"))
+    return tuple(
+        Judged(code=code, verdict="not_judged", reason=reason)
+        for code in ("N-01", "N-02", "N-03", "N-05", "N-09", "N-10", "E-03")
+    )
 
 
-def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[list[Finding], _Explained]:
+def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[list[Finding], Explained]:
     """N-05 per late peer, and the waiting that these findings explain."""
     found: list[Finding] = []
     named: list[PeerWait] = []
@@ -130,28 +125,11 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
         found.append(_late_peer(calls, wait, together, own, waits))
         claimed = intervals.union(claimed, own)
     if not calls.is_estimated:
-        return found, _Explained(waits=claimed, estimated=~mask)
+        return found, Explained(waits=claimed, estimated=~mask)
     waiting = exposed_waits(calls, mask)
     if share_of(calls, waiting) >= MIN_WAIT_RATIO:
-        return [_unnamed(calls, waiting, mask)], _Explained(waits=EMPTY, estimated=np.ones(len(calls), bool))
-    return [], _Explained(waits=EMPTY, estimated=~mask)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Explained:
-    """Waiting that other rows explain: intervals, and calls whose waiting is known as a length only."""
-
-    waits: IntervalSet
-    estimated: Bools
-
-    def rest_ns(self, calls: Calls, mask: Bools | None = None) -> int:
-        """Exposed time of some calls that nothing explains."""
-        exposed = intervals.difference(intervals.difference(calls.union(mask), calls.busy), self.waits)
-        rows = self.estimated if mask is None else self.estimated & mask
-        length = min(
-            intervals.total(exposed), int((calls.exposed_ns if mask is None else calls.exposed_ns[mask]).sum())
-        )
-        return max(0, length - exposed_waits(calls, rows))
+        return [_unnamed(calls, waiting, mask)], Explained(waits=EMPTY, estimated=np.ones(len(calls), bool))
+    return [], Explained(waits=EMPTY, estimated=~mask)
 
 
 def _is_late_too(wait: PeerWait, own: IntervalSet) -> bool:
@@ -351,119 +329,6 @@ def _judged_late(calls: Calls, late: Sequence[Finding], pipelined: Bools) -> Jud
             )
         return Judged(code="N-05", verdict="clean", reason=reason)
     return Judged(code="N-05", verdict="not_judged", reason=no_waits(calls.trace))
-
-
-def _exposed(calls: Calls, explained: _Explained) -> tuple[Finding | None, Judged]:
-    """N-01: exposed communication that no late peer and no pipeline wait explains."""
-    # The exporter's overlap, spread over the calls, may leave less than the union.
-    exposed_ns = min(calls.exposed_union_ns(), int(calls.exposed_ns.sum()))
-    rest_ns = explained.rest_ns(calls)
-    waiting_ns = exposed_ns - rest_ns
-    share = share_of(calls, rest_ns)
-    if share < LOOK_EXPOSED_RATIO:
-        note = None
-        if waiting_ns:
-            note = Words(
-                f"{format_ratio(share_of(calls, exposed_ns))} of the step is exposed, all but {format_ratio(share)} is "
-                "waiting that other rows explain",
-                f"未被掩盖的通信占 {format_ratio(share_of(calls, exposed_ns))}，除 {format_ratio(share)} 外均为其他条目"
-                "已解释的等待",
-            )
-        return None, Judged(code="N-01", verdict="clean", reason=note)
-    parts = sorted(ops_by_group(calls), key=lambda part: -explained.rest_ns(calls, part[2]))
-    names = group_names(calls.trace)
-    op, group, mask = parts[0]
-    step = step_words(calls)
-    unknown = bool((calls.waiting_ns == NULL).all())
-    rest, rest_zh = ("", "") if not waiting_ns else (" beside the waiting", "（不含已解释的等待）")
-    evidence = [
-        Evidence(
-            name=Words("exposed communication", "未被掩盖的通信"), value=exposed_ns, unit="ns",
-            where=f"comm_ops: union of {len(calls)} calls less the union of kernels",
-        ),
-    ]  # fmt: skip
-    if waiting_ns:
-        evidence.append(
-            Evidence(
-                name=Words("of it waiting that N-05 or L-01 explain", "其中 N-05 或 L-01 已解释的等待"),
-                value=waiting_ns, unit="ns", where="comm_tasks, comm_transfers",
-            )
-        )  # fmt: skip
-    for part_op, part_group, part in parts[:3]:
-        first = int(np.argmax(np.where(part, calls.exposed_ns, -1)))
-        evidence.append(
-            Evidence(
-                name=Words(f"exposed in {part_op or '?'}", f"{part_op or '?'} 未被掩盖"),
-                value=explained.rest_ns(calls, part), unit="ns", start_ns=int(calls.starts[first]),
-                where=f"group {names.get(part_group, '?')}: {_times(int(part.sum()))}, longest "
-                f"{calls.table.text('name')[first]}",
-            )
-        )  # fmt: skip
-    hidden = 1 - exposed_ns / max(1, intervals.total(calls.union()))
-    evidence.append(
-        Evidence(
-            name=Words("share of communication hidden behind computing", "被计算掩盖的通信比例"),
-            value=max(0.0, hidden), unit="ratio", where="1 - exposed / union of all calls",
-        )
-    )  # fmt: skip
-    if unknown and (estimate := _best_rate(calls, mask)) is not None:
-        evidence.append(estimate)
-    cause = _exposed_cause(names.get(group), unknown)
-    found = finding(
-        "N-01", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
-        title=Words(
-            f"{per_step(calls, rest_ns)} of {step.en} ({format_ratio(share)}) is communication that computing does "
-            f"not hide{rest}, most of it {op or 'collectives'} ({_times(int(mask.sum()))})",
-            f"{step.zh}有 {per_step(calls, rest_ns)}（{format_ratio(share)}）通信未被计算掩盖{rest_zh}，"
-            f"主要是 {op or '集合通信'}（{int(mask.sum())} 次）",
-        ),
-        vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids, cause=cause,
-        formula="(exposed communication - waiting explained by N-05 and L-01) / length of the steps",
-    )  # fmt: skip
-    return found, Judged(code="N-01", verdict="found")
-
-
-def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:
-    """How long some calls of one op and group would have taken at the best rate seen among them; an estimate."""
-    sizes, duration = calls.table.ints("size_bytes"), calls.ends - calls.starts
-    rows = np.flatnonzero(mask & (sizes != NULL) & (sizes > 0) & (duration > 0))
-    if len(rows) < MIN_CALLS_FOR_RATE:
-        return None
-    best = int(rows[np.argmax(sizes[rows] / duration[rows])])
-    need = float(sizes[rows].sum()) / (float(sizes[best]) / float(duration[best]))
-    return Evidence(
-        name=Words("estimated: their time at the best rate seen", "估算：按其中最高速率所需时间"),
-        value=need, unit="ns",
-        where=f"{_times(len(rows))} of {format_ns(int(duration[rows].sum()))}; best rate "
-        f"{format_quantity(float(sizes[best]) / float(duration[best]) * 1e9, 'bytes_per_s')} in "
-        f"{calls.table.text('name')[best]}; the rest may be waiting",
-        start_ns=int(calls.starts[best]),
-    )  # fmt: skip
-
-
-def _times(count: int) -> str:
-    return "1 call" if count == 1 else f"{count} calls"
-
-
-def _exposed_cause(group: str | None, waiting_unknown: bool) -> Words | None:
-    if waiting_unknown:
-        return Words(
-            "Collectives lie on the critical path. Part of this may be waiting for a late rank, which this data "
-            "cannot tell from transfer: check row N-05 with all ranks or a finer profile first.",
-            "集合通信处在关键路径上。其中一部分可能是在等待慢卡，现有数据无法与传输区分：请先用全部卡或更细粒度的 "
-            "profile 检查 N-05。",
-        )
-    if group in ("tp", "cp", "sp"):
-        return Words(
-            "Tensor or context parallelism exchanges data inside each layer and nothing computes meanwhile (row N-09).",
-            "TP 或 CP 在每层内通信，期间没有计算可供掩盖（N-09）。",
-        )
-    if group is not None and group.startswith("dp"):
-        return Words(
-            "Gradients are reduced or parameters gathered while nothing computes (row N-10).",
-            "梯度归约或参数收集期间没有计算可供掩盖（N-10）。",
-        )
-    return None
 
 
 def _metrics(calls: Calls, waits: Sequence[PeerWait]) -> tuple[Metric, ...]:

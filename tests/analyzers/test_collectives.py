@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +25,15 @@ STEP = 1_000_000_000
 
 def rank_trace(
     rank: int,
-    calls: Sequence[dict[str, object]],
+    calls: Sequence[Mapping[str, object]],
     *,
     clock: int = 0,
     world: int = 4,
     device: Device | None = None,
-    **more: Sequence[dict[str, object]],
+    **more: Sequence[Mapping[str, object]],
 ) -> Trace:
     """A rank whose clock is ahead; calls are (start, end) on the true clock."""
-    tables = {
+    tables: dict[str, Sequence[Mapping[str, object]]] = {
         "steps": [{"step_id": 1, "start_ns": clock, "dur_ns": STEP}],
         "kernels": [{"start_ns": clock, "dur_ns": 10, "name": "k"}],
         "comm_ops": [

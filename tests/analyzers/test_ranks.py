@@ -298,10 +298,11 @@ def test_qwen3_findings_of_communication_and_ranks_do_not_claim_the_pipeline_wai
     findings = rank_findings(merge_findings([f for outcome in outcomes for f in outcome.findings]))
 
     assert [f.code for f in findings[:2]] == ["L-01", "L-02"]
-    others = [f.share_ratio or 0 for f in findings if f.code in ("N-01", "N-05")]
+    others = [f.share_ratio or 0 for f in findings if f.code in ("N-01", "N-05", "N-10")]
     assert max(others) < 0.16
-    # On stage 0 the transfers and waits beside the pipeline take 107 and 120 of 810 ms.
-    shares = {o.rank: f.share_ratio for o in outcomes[:2] for f in o.findings if f.code == "N-01"}
+    # On stage 0 the transfers and waits beside the pipeline take 107 and 120 of 810 ms, most of it of the dp_cp group.
+    rows = ("N-01", "N-10")
+    shares = {o.rank: sum(f.share_ratio or 0 for f in o.findings if f.code in rows) for o in outcomes[:2]}
     assert shares == {0: pytest.approx(0.132, abs=2e-3), 1: pytest.approx(0.148, abs=2e-3)}
 
 

@@ -1,0 +1,293 @@
+"""Rows N-01, N-09, N-10 and E-03: communication that computing does not hide and no waiting explains, by kind of group.
+
+Each moment is claimed by one row: groups of a known kind by the row of that kind, the others by N-01.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._communication import Calls
+from ascend_perf.analyzers._communication_tables import exposed_waits, group_names, ops_by_group
+from ascend_perf.analyzers._group_kinds import GroupKind, group_kinds
+from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.finding import Evidence, Finding, Judged, Words
+from ascend_perf.model.table import NULL, Bools
+from ascend_perf.model.tables import COMM_TRANSFERS, KERNELS
+from ascend_perf.model.trace import Trace
+from ascend_perf.units import format_ns, format_quantity, format_ratio
+
+NAME: Final = "communication"
+
+LOOK_EXPOSED_RATIO: Final = 0.10
+"""Exposed communication up to this share is usual. Source: MindSpeed-LLM, fsdp2 tuning guide. Status: vendor."""
+MIN_GROUP_RATIO: Final = 0.03
+"""A kind of group below this share of the step is no row of its own. Source: severity medium. Status: assumed."""
+MIN_CALLS_FOR_RATE: Final = 3
+"""Fewer calls give no rate to compare with. Status: assumed."""
+
+CODES: Final = ("N-01", "N-09", "N-10", "E-03")
+
+_CODE_OF: Final[dict[GroupKind, str]] = {"dp": "N-10", "tp": "N-09", "cp": "N-09", "ep": "E-03"}
+_KINDS: Final[dict[str, Words]] = {
+    "N-09": Words("tensor or context parallel communication", "TP 或 CP 通信"),
+    "N-10": Words("data parallel communication (gradients, parameters)", "DP 通信（梯度、参数）"),
+    "E-03": Words("expert exchange (dispatch, combine)", "专家 Dispatch 与 Combine 通信"),
+    "N-01": Words("communication", "通信"),
+}
+_MOE: Final = ("groupedmatmul", "grouped_matmul", "moe", "grouped_gemm", "fused_moe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """Waiting that other rows explain: intervals, and calls whose waiting is known as a length only."""
+
+    waits: IntervalSet
+    estimated: Bools
+
+    def rest_ns(self, calls: Calls, mask: Bools | None = None, beyond: IntervalSet = EMPTY) -> int:
+        """Exposed time of some calls that nothing explains, outside of what another row claims."""
+        taken = intervals.union(self.waits, beyond)
+        exposed = intervals.difference(intervals.difference(calls.union(mask), calls.busy), taken)
+        rows = self.estimated if mask is None else self.estimated & mask
+        length = min(
+            intervals.total(exposed), int((calls.exposed_ns if mask is None else calls.exposed_ns[mask]).sum())
+        )
+        return max(0, length - exposed_waits(calls, rows))
+
+
+def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Judged]]:
+    """N-01 and its rows by kind of group, from 10 % of the step in all.
+
+    Args:
+        calls: the calls of the rank.
+        explained: the waiting that other rows (N-05, L-01) claim.
+    """
+    # The exporter's overlap, spread over the calls, may leave less than the union.
+    exposed_ns = min(calls.exposed_union_ns(), int(calls.exposed_ns.sum()))
+    rest_ns = explained.rest_ns(calls)
+    share = share_of(calls, rest_ns)
+    masks, inferred = _masks(calls)
+    if share < LOOK_EXPOSED_RATIO:
+        note = None
+        if exposed_ns > rest_ns:
+            note = Words(
+                f"{format_ratio(share_of(calls, exposed_ns))} of the step is exposed, all but {format_ratio(share)} is "
+                "waiting that other rows explain",
+                f"未被掩盖的通信占 {format_ratio(share_of(calls, exposed_ns))}，除 {format_ratio(share)} 外均为其他条目"
+                "已解释的等待",
+            )
+        return [], [_verdict(calls, code, masks, (), note) for code in CODES]
+    claimed = EMPTY
+    left = rest_ns
+    found: list[Finding] = []
+    rows = sorted((code for code in masks if code != "N-01"), key=lambda code: -explained.rest_ns(calls, masks[code]))
+    rest = masks.get("N-01", np.zeros(len(calls), bool))
+    for code in rows:
+        own = min(left, explained.rest_ns(calls, masks[code], beyond=claimed))
+        if share_of(calls, own) < MIN_GROUP_RATIO:
+            rest = rest | masks[code]
+            continue
+        found.append(_row(calls, explained, code, masks[code], own, exposed_ns, inferred))
+        claimed = intervals.union(claimed, intervals.difference(calls.union(masks[code]), calls.busy))
+        left -= own
+    own = min(left, explained.rest_ns(calls, rest, beyond=claimed)) if found else rest_ns
+    if not found or share_of(calls, own) >= MIN_GROUP_RATIO:
+        whole = rest if found else np.ones(len(calls), bool)
+        found.append(_row(calls, explained, "N-01", whole, own, exposed_ns, inferred))
+    named = tuple(f.code for f in found)
+    return found, [_verdict(calls, code, masks, named, None) for code in CODES]
+
+
+def _masks(calls: Calls) -> tuple[dict[str, Bools], bool]:
+    """The calls of each row, and whether the kind of a group had to be inferred."""
+    groups, ops = calls.table.text("group"), calls.table.text("op")
+    kinds = group_kinds(calls.trace)
+    exchange = ops.isin({"alltoall", "alltoallv"})
+    masks: dict[str, Bools] = {}
+    rest = np.ones(len(calls), bool)
+    for name, (kind, _) in kinds.items():
+        code = _CODE_OF.get(kind)
+        if code is not None and name is not None:
+            mine = groups.equals(name)
+            masks[code] = masks.get(code, np.zeros(len(calls), bool)) | mine
+            rest &= ~mine
+    if (rest & exchange).any() and has_experts(calls.trace):
+        masks["E-03"] = masks.get("E-03", np.zeros(len(calls), bool)) | (rest & exchange)
+        rest &= ~exchange
+    if rest.any():
+        masks["N-01"] = rest
+    return masks, any(is_inferred for _, is_inferred in kinds.values())
+
+
+def has_experts(trace: Trace) -> bool:
+    """Whether kernels of a mixture of experts run on the rank."""
+    kernels = trace[KERNELS]
+    for column in ("op_type", "name"):
+        if any(sign in value.lower() for value in kernels.text(column).compact().values for sign in _MOE):
+            return True
+    return False
+
+
+def _verdict(calls: Calls, code: str, masks: dict[str, Bools], found: Sequence[str], note: Words | None) -> Judged:
+    if code in found:
+        return Judged(code=code, verdict="found")
+    if code == "N-01" or code in masks:
+        return Judged(code=code, verdict="clean", reason=note)
+    if any(row != "N-01" for row in masks) or (code == "E-03" and not _exchanges(calls)):
+        return Judged(
+            code=code, verdict="clean",
+            reason=Words(f"no {_KINDS[code].en} in this data", f"数据中没有{_KINDS[code].zh}"),
+        )  # fmt: skip
+    return Judged(
+        code=code, verdict="not_judged",
+        reason=Words(
+            "nothing names the groups, so exposed time is judged as a whole (N-01): profiler_metadata.json with "
+            "parallel_group_info tells what each group is for",
+            "没有信息说明各通信域的用途，未被掩盖的通信整体按 N-01 判断：需要带 parallel_group_info 的 "
+            "profiler_metadata.json",
+        ),
+    )  # fmt: skip
+
+
+def _exchanges(calls: Calls) -> bool:
+    return bool(calls.table.text("op").isin({"alltoall", "alltoallv"}).any())
+
+
+def _row(
+    calls: Calls, explained: Explained, code: str, mask: Bools, own_ns: int, exposed_ns: int, inferred: bool
+) -> Finding:
+    """The finding of a row for its calls.
+
+    Args:
+        calls: the calls of the rank.
+        explained: the waiting that other rows claim.
+        code: the row.
+        mask: the calls of the row.
+        own_ns: exposed time that the row claims.
+        exposed_ns: exposed time of all calls, waiting included.
+        inferred: the kind of a group is not in the metadata.
+    """
+    share = share_of(calls, own_ns)
+    parts = [(op, group, part & mask) for op, group, part in ops_by_group(calls) if (part & mask).any()]
+    parts.sort(key=lambda part: -explained.rest_ns(calls, part[2]))
+    names = group_names(calls.trace)
+    op, group, main = parts[0]
+    step = step_words(calls)
+    waiting_ns = max(0, exposed_ns - explained.rest_ns(calls))
+    unknown = bool((calls.waiting_ns[mask] == NULL).all())
+    beside, beside_zh = ("", "") if not waiting_ns else (" beside the waiting", "（不含已解释的等待）")
+    evidence = [
+        Evidence(
+            name=Words("exposed communication", "未被掩盖的通信"),
+            value=min(exposed_ns, calls.exposed_union_ns(mask)), unit="ns",
+            where=f"comm_ops: union of {int(mask.sum())} calls less the union of kernels",
+        ),
+    ]  # fmt: skip
+    if waiting_ns:
+        evidence.append(
+            Evidence(
+                name=Words("waiting in all calls that N-05 or L-01 explain", "全部通信中 N-05 或 L-01 已解释的等待"),
+                value=waiting_ns, unit="ns", where="comm_tasks, comm_transfers",
+            )
+        )  # fmt: skip
+    for part_op, part_group, part in parts[:3]:
+        first = int(np.argmax(np.where(part, calls.exposed_ns, -1)))
+        evidence.append(
+            Evidence(
+                name=Words(f"exposed in {part_op or '?'}", f"{part_op or '?'} 未被掩盖"),
+                value=explained.rest_ns(calls, part), unit="ns", start_ns=int(calls.starts[first]),
+                where=f"group {names.get(part_group, '?')}{' (kind inferred)' if inferred and code != 'N-01' else ''}: "
+                f"{_times(int(part.sum()))}, longest {calls.table.text('name')[first]}",
+            )
+        )  # fmt: skip
+    union = intervals.total(calls.union(mask))
+    evidence.append(
+        Evidence(
+            name=Words("share of communication hidden behind computing", "被计算掩盖的通信比例"),
+            value=max(0.0, 1 - min(exposed_ns, calls.exposed_union_ns(mask)) / max(1, union)), unit="ratio",
+            where="1 - exposed / union of these calls",
+        )
+    )  # fmt: skip
+    if unknown and (estimate := _best_rate(calls, main)) is not None:
+        evidence.append(estimate)
+    what = _KINDS[code]
+    return finding(
+        code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
+        title=Words(
+            f"{per_step(calls, own_ns)} of {step.en} ({format_ratio(share)}) is {what.en} that computing does "
+            f"not hide{beside}, most of it {op or 'collectives'} ({_times(int(main.sum()))})",
+            f"{step.zh}有 {per_step(calls, own_ns)}（{format_ratio(share)}）{what.zh}未被掩盖{beside_zh}，"
+            f"主要是 {op or '集合通信'}（{int(main.sum())} 次）",
+        ),
+        vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
+        cause=_cause(calls, code, names.get(group), unknown),
+        formula="(exposed communication of these calls - waiting explained by N-05 and L-01 - what another row of "
+        "exposed communication claims) / length of the steps",
+    )  # fmt: skip
+
+
+def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:
+    """How long some calls of one op and group would have taken at the best rate seen among them; an estimate."""
+    sizes, duration = calls.table.ints("size_bytes"), calls.ends - calls.starts
+    rows = np.flatnonzero(mask & (sizes != NULL) & (sizes > 0) & (duration > 0))
+    if len(rows) < MIN_CALLS_FOR_RATE:
+        return None
+    best = int(rows[np.argmax(sizes[rows] / duration[rows])])
+    need = float(sizes[rows].sum()) / (float(sizes[best]) / float(duration[best]))
+    return Evidence(
+        name=Words("estimated: their time at the best rate seen", "估算：按其中最高速率所需时间"),
+        value=need, unit="ns",
+        where=f"{_times(len(rows))} of {format_ns(int(duration[rows].sum()))}; best rate "
+        f"{format_quantity(float(sizes[best]) / float(duration[best]) * 1e9, 'bytes_per_s')} in "
+        f"{calls.table.text('name')[best]}; the rest may be waiting",
+        start_ns=int(calls.starts[best]),
+    )  # fmt: skip
+
+
+def _times(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
+
+
+def _cause(calls: Calls, code: str, group: str | None, waiting_unknown: bool) -> Words | None:
+    if waiting_unknown:
+        return Words(
+            "Collectives lie on the critical path. Part of this may be waiting for a late rank, which this data "
+            "cannot tell from transfer: check row N-05 with all ranks or a finer profile first.",
+            "集合通信处在关键路径上。其中一部分可能是在等待慢卡，现有数据无法与传输区分：请先用全部卡或更细粒度的 "
+            "profile 检查 N-05。",
+        )
+    if code == "N-09" and _crosses_servers(calls, group):
+        return Words(
+            "Tensor or context parallelism exchanges data inside each layer over RDMA: the group reaches across "
+            "servers. Keep it inside one server.",
+            "TP 或 CP 在每层内经 RDMA 交换数据：该通信域跨服务器，应限制在单台服务器内。",
+        )
+    if code == "N-09":
+        return Words(
+            "Tensor or context parallelism exchanges data inside each layer and nothing computes meanwhile.",
+            "TP 或 CP 在每层内通信，期间没有计算可供掩盖。",
+        )
+    if code == "N-10":
+        return Words(
+            "Gradients are reduced or parameters gathered while nothing computes.",
+            "梯度归约或参数收集期间没有计算可供掩盖。",
+        )
+    return None
+
+
+def _crosses_servers(calls: Calls, shown: str | None) -> bool:
+    """Whether most bytes of a group go over RDMA."""
+    transfers = calls.trace[COMM_TRANSFERS]
+    names = group_names(calls.trace)
+    sizes = np.maximum(transfers.ints("size_bytes"), 0)
+    mine = transfers.text("group").flags(lambda name: names.get(name) == shown)
+    total = int(sizes[mine].sum())
+    return total > 0 and int(sizes[mine & transfers.text("transport").equals("RDMA")].sum()) > total / 2

@@ -1,0 +1,118 @@
+"""Exposed communication by kind of group: which row claims what, and that nothing is claimed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from ascend_perf.analyzers._group_kinds import group_kinds, kind_of_label
+from ascend_perf.analyzers.communication import communication
+from ascend_perf.model.finding import Outcome
+from ascend_perf.model.trace import Device, Group, Meta, Trace
+
+MakeTrace = Callable[..., Trace]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        ("tp", "tp"), ("TENSOR_MODEL_PARALLEL_GROUP", "tp"), ("mesh_tp", "tp"), ("cp", "cp"), ("dp_cp", "dp"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", "dp"), ("mesh_dp_shard", "dp"), ("tp_ep", "ep"), ("exp", "ep"), ("pp", "pp"),
+        ("mp", None), ("embd", None), ("default_group", None), ("temp", None), (None, None),
+    ],
+)  # fmt: skip
+def test_the_kind_that_a_label_names(label: str | None, kind: str | None) -> None:
+    assert kind_of_label(label) == kind
+
+
+def rank(
+    make_trace: MakeTrace, calls: list[tuple[str, str, int, int]], *, kernels: list[Mapping[str, object]] | None = None
+) -> Outcome:
+    """A step of 1000 ns; computing from 0 to 100, then calls of (group, op, start, duration) without sub-tasks."""
+    groups = tuple(Group(name=name, label=name, ranks=(0, 1)) for name in ("tp", "dp", "ep", "pp", "embd"))
+    return communication.run_on_trace(
+        make_trace(
+            meta=Meta(rank=0, world_size=4, device=Device(kind="npu"), groups=groups),
+            steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 1000}],
+            kernels=[{"start_ns": 0, "dur_ns": 100, "name": "k", "op_type": "MatMulV3"}, *(kernels or [])],
+            comm_ops=[
+                {"start_ns": s, "dur_ns": d, "name": f"c{s}", "op": op, "group": g} for g, op, s, d in calls
+            ],
+        )
+    )  # fmt: skip
+
+
+def shares(outcome: Outcome) -> dict[str, float]:
+    return {f.code: round(f.share_ratio or 0, 6) for f in outcome.findings}
+
+
+def verdicts(outcome: Outcome) -> dict[str, str]:
+    return {j.code: j.verdict for j in outcome.judged if j.code in ("N-01", "N-09", "N-10", "E-03")}
+
+
+def test_each_kind_of_group_is_a_row_and_the_rest_stays_with_n_01(make_trace: MakeTrace) -> None:
+    outcome = rank(
+        make_trace,
+        [("tp", "allReduce", 100, 200), ("dp", "reduceScatter", 300, 150), ("ep", "alltoallv", 450, 120),
+         ("embd", "allReduce", 600, 50)],
+    )  # fmt: skip
+    assert shares(outcome) == {"N-09": 0.2, "N-10": 0.15, "E-03": 0.12, "N-01": 0.05}
+    assert set(verdicts(outcome).values()) == {"found"}
+
+
+def test_calls_of_two_groups_at_one_time_are_claimed_once(make_trace: MakeTrace) -> None:
+    outcome = rank(make_trace, [("tp", "allReduce", 100, 300), ("dp", "allReduce", 200, 300)])
+    # 100 to 500 is exposed: the longer claim first, 300; what is beyond it, 100.
+    assert sum(shares(outcome).values()) == pytest.approx(0.4)
+    assert shares(outcome)["N-09"] == 0.3
+
+
+def test_hidden_communication_is_clean(make_trace: MakeTrace) -> None:
+    outcome = rank(make_trace, [("tp", "allReduce", 0, 150), ("dp", "allReduce", 20, 60)])
+    assert shares(outcome) == {}  # 50 of 1000 ns
+    assert verdicts(outcome) == {"N-01": "clean", "N-09": "clean", "N-10": "clean", "E-03": "clean"}
+
+
+def test_a_small_share_of_a_kind_is_no_row_of_its_own(make_trace: MakeTrace) -> None:
+    outcome = rank(make_trace, [("dp", "allReduce", 100, 100), ("tp", "allReduce", 200, 20)])
+    assert shares(outcome) == {"N-10": 0.1}
+    assert verdicts(outcome)["N-09"] == "clean"
+
+
+def test_without_names_all_is_n_01_and_the_kinds_are_not_judged(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=Meta(rank=0, device=Device(kind="npu")),
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 1000}],
+        kernels=[{"start_ns": 0, "dur_ns": 100, "name": "k"}],
+        comm_ops=[{"start_ns": 100, "dur_ns": 300, "name": "c", "op": "allReduce", "group": "123"}],
+    )
+    outcome = communication.run_on_trace(trace)
+    assert shares(outcome) == {"N-01": 0.3}
+    assert verdicts(outcome) == {"N-01": "found", "N-09": "not_judged", "N-10": "not_judged", "E-03": "clean"}
+    reason = next(j.reason for j in outcome.judged if j.code == "N-10")
+    assert reason is not None and "profiler_metadata.json" in reason.en
+
+
+@pytest.mark.parametrize(("op_type", "code"), [("GroupedMatmul", "E-03"), ("MatMulV3", "N-01")])
+def test_an_exchange_without_a_name_is_of_experts_where_experts_run(
+    op_type: str, code: str, make_trace: MakeTrace
+) -> None:
+    outcome = rank(
+        make_trace, [("embd", "alltoallv", 100, 300)],
+        kernels=[{"start_ns": 50, "dur_ns": 10, "name": "g", "op_type": op_type}],
+    )  # fmt: skip
+    assert shares(outcome) == {code: 0.3}
+
+
+def test_kinds_are_inferred_from_sizes_and_members_and_marked_so(make_trace: MakeTrace) -> None:
+    groups = {"a": (0, 1), "b": (0, 2), "c": (0, 4), "d": (0, 3)}
+    trace = make_trace(
+        meta=Meta(
+            rank=0, world_size=8, device=Device(kind="npu"),
+            groups=tuple(Group(name=name, ranks=ranks) for name, ranks in groups.items()),
+            parallel={"tensor_model_parallel": 2, "pipeline_model_parallel": 2, "data_parallel": 2},
+        ),
+        comm_ops=[{"start_ns": 0, "dur_ns": 1, "name": g, "op": "allReduce", "group": g} for g in groups],
+    )  # fmt: skip
+    assert group_kinds(trace) == {"a": ("tp", True), "b": ("dp", True), "c": ("pp", True)}
