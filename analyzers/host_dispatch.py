@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._between_steps import between_steps
 from ascend_perf.analyzers._communication import exported_split
+from ascend_perf.analyzers._dispatch_claims import claims_of
 from ascend_perf.analyzers._host_causes import (
     MIN_SHARE_RATIO,
     Verdict,
@@ -36,6 +37,7 @@ from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
+from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
@@ -98,7 +100,10 @@ def host_dispatch(trace: Trace) -> Result:
     found = [finding for finding, _ in verdicts if finding is not None]
     if idle is not None and has_host and (between := _between(trace, windows, span, found)) is not None:
         verdicts = [verdict for verdict in verdicts if verdict[1].code != between[1].code] + [between]
-    verdicts.append(_free(trace, idle, launches, {finding.code for finding in found}))
+    codes = {finding.code for finding in found}
+    # Launch blocking makes every gap: then neither the queue nor short kernels explain any.
+    claims = {} if idle is None or "H-04" in codes else claims_of(trace, idle)
+    verdicts.append(_free(trace, idle, launches, codes, claims))
     tables: list[ResultTable] = []
     if idle is not None:
         tables += gap_tables(idle)
@@ -123,17 +128,25 @@ def _between(trace: Trace, windows: StepWindows, span: Span, found: Sequence[Fin
     return None if between is None else (between, Judged(code=between.code, verdict="found"))
 
 
-def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]) -> Verdict:
+def launch_blocking(trace: Trace, idle: Idle | None) -> bool:
+    """Whether row H-04 explains every gap of the device."""
+    return _launch_blocking(trace, idle)[0] is not None
+
+
+def _free(
+    trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str], claims: Mapping[str, IntervalSet]
+) -> Verdict:
     """H-01: idle time that no more specific row explains."""
     if idle is None:
         return _exported_free(trace)
     span = idle.span
     total = intervals.total(idle.gaps)
     taken = {code: idle.cause_ns(cause) for code, cause in _CLAIMED.items() if code in claimed}
+    taken |= {code: intervals.total(lost) for code, lost in claims.items()}
     # Launch blocking makes every gap: nothing is left for the general row.
     rest = 0 if "H-04" in claimed else total - sum(taken.values())
     share = share_of(span, rest)
-    explained = ", ".join(sorted(claimed & {*_CLAIMED, "H-04"}))
+    explained = ", ".join(sorted((claimed & {*_CLAIMED, "H-04"}) | {*claims}))
     if share < MIN_SHARE_RATIO:
         note = None
         if total != rest:
@@ -144,7 +157,12 @@ def _free(trace: Trace, idle: Idle | None, launches: Launches, claimed: set[str]
                 "解释",
             )
         return None, Judged(code="H-01", verdict="clean", reason=note)
-    left = {cause: idle.cause_ns(cause) for cause in Cause if _row_of(cause) not in claimed}
+    lost = intervals.union(*claims.values())
+    left = {
+        cause: intervals.total(intervals.difference(idle.parts[cause], lost))
+        for cause in Cause
+        if _row_of(cause) not in claimed
+    }
     causes = sorted((cause for cause in left if left[cause]), key=lambda cause: -left[cause])
     main = causes[0]
     step, chief = span_words(span), _chief(idle, main)

@@ -29,6 +29,8 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "dma": "dma",
     "communication": "communication",
     "host-dispatch": "host",
+    "task-queue": "host",
+    "sequences": "host",
     "host-operators": "host",
     "optimizer": "operators",
     "cpu-operators": "operators",

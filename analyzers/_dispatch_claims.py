@@ -1,0 +1,108 @@
+"""Idle time of the device that the launch queue (H-02) or repeated short kernels (H-03) explain.
+
+Both analyzers and the general row H-01 read it from here, so that no idle time is claimed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._idle import Cause, Idle, union_of
+from ascend_perf.analyzers._kernels import KernelTime
+from ascend_perf.analyzers._repeats import Repeat, repeats_of
+from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.tables import HOST_EVENTS
+from ascend_perf.model.trace import Trace
+
+DEQUEUE_MIN_RATIO: Final = 0.8
+"""Share of the step from which the second stage is busy "all the time". Source: row H-02. Status: assumed."""
+ENQUEUE_MAX_RATIO: Final = 0.25
+"""Enqueue time over dequeue time up to which the first stage is short. Source: row H-02. Status: assumed."""
+FULL_MIN_RATIO: Final = 0.5
+"""Share of the step inside Enqueue from which the queue is full. Source: row H-02. Status: assumed."""
+QUEUE_MIN_RATIO: Final = 0.03
+"""Idle time from which the queue matters. Source: row H-01 (a look from 3 %). Status: vendor."""
+SEQUENCES_MIN_RATIO: Final = 0.01
+"""Idle time inside repeated sequences from which they matter. Status: vendor (advisor, fusible_operator)."""
+
+_LAUNCHING: Final = (Cause.LAUNCH, Cause.OP, Cause.PYTHON, Cause.NOTHING)
+
+QueueState = Literal["second stage", "queue full", "fine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """The two stages of the launch queue inside the steps."""
+
+    state: QueueState
+    enqueue_ns: int
+    dequeue_ns: int
+    lost: IntervalSet
+    """Idle time of the device that the state explains; empty when it is fine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """Repeated short kernels, and the idle time inside them that nothing else explains."""
+
+    repeats: tuple[Repeat, ...]
+    lost: IntervalSet
+
+
+def queue_of(trace: Trace, idle: Idle) -> Queue | None:
+    """The launch queue of torch_npu; None when the profile holds no Enqueue or Dequeue.
+
+    Reads:
+        host_events: kinds enqueue and dequeue.
+    """
+    events = trace[HOST_EVENTS]
+    kinds = events.text("kind")
+    enqueue, dequeue = (idle.span.clip(union_of(events, kinds.equals(name))) for name in ("enqueue", "dequeue"))
+    if not len(dequeue.starts):
+        return None
+    step, first, second = idle.span.step_ns, intervals.total(enqueue), intervals.total(dequeue)
+    dispatch = _parts(idle, _LAUNCHING)
+    least = QUEUE_MIN_RATIO * step
+    state: QueueState = "fine"
+    lost = EMPTY
+    if second >= DEQUEUE_MIN_RATIO * step and first <= ENQUEUE_MAX_RATIO * second:
+        state, lost = "second stage", intervals.intersection(dispatch, dequeue)
+    elif first >= FULL_MIN_RATIO * step:
+        state, lost = "queue full", intervals.intersection(dispatch, intervals.union(enqueue, dequeue))
+    if intervals.total(lost) < least:
+        state, lost = "fine", EMPTY
+    return Queue(state=state, enqueue_ns=first, dequeue_ns=second, lost=lost)
+
+
+def sequences_of(trace: Trace, idle: Idle, queue: Queue | None) -> Sequences:
+    """Repeated sequences of short kernels and the idle time inside them, less what the queue explains.
+
+    Reads:
+        kernels: start_ns, dur_ns, stream, op_type, name.
+    """
+    # What waits on the device between two kernels of a sequence is its launch latency, which fusing saves as well.
+    within = intervals.difference(
+        _parts(idle, (*_LAUNCHING, Cause.DEVICE)), EMPTY if queue is None else queue.lost
+    )  # fmt: skip
+    least = SEQUENCES_MIN_RATIO * idle.span.step_ns
+    if intervals.total(within) < least:
+        return Sequences(repeats=(), lost=EMPTY)
+    repeats = repeats_of(KernelTime.of(trace))
+    windows = intervals.union(*(intervals.merged(repeat.starts_ns, repeat.ends_ns) for repeat in repeats))
+    lost = intervals.intersection(within, windows)
+    if intervals.total(lost) < least:
+        return Sequences(repeats=(), lost=EMPTY)
+    return Sequences(repeats=repeats, lost=lost)
+
+
+def claims_of(trace: Trace, idle: Idle) -> dict[str, IntervalSet]:
+    """Idle time by the row that explains it, without overlap; rows that explain nothing are left out."""
+    queue = queue_of(trace, idle)
+    claims = {"H-02": EMPTY if queue is None else queue.lost, "H-03": sequences_of(trace, idle, queue).lost}
+    return {code: lost for code, lost in claims.items() if len(lost.starts)}
+
+
+def _parts(idle: Idle, causes: tuple[Cause, ...]) -> IntervalSet:
+    return intervals.union(*(idle.parts[cause] for cause in causes))
