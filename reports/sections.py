@@ -23,6 +23,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "timeline": "timeline",
     "operators": "operators",
     "mac-utilisation": "mac",
+    "dynamic-shape": "operators",
     "vector-chains": "operators",
     "attention": "operators",
     "frequency": "mac",
@@ -39,6 +40,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "ranks": "ranks",
     "pipeline": "ranks",
     "collectives": "ranks",
+    "links": "communication",
 }
 """Home of each of our analyzers; its findings and its tables of unknown name go there."""
 
@@ -69,6 +71,7 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "collectives": "ranks",
     "rank-waits": "ranks",
     "clock-offsets": "ranks",
+    "link-matrix": "communication",
 }
 """Home of each result table that the report knows by name (docs/report-data.md)."""
 
