@@ -50,7 +50,7 @@ def rank_trace(
     return Trace({name: build_table(name, rows) for name, rows in tables.items()}, meta)
 
 
-def job(arrivals: dict[int, Sequence[int]], ends: Sequence[int], clocks: dict[int, int] | None = None) -> Run:
+def job(arrivals: Mapping[int, Sequence[int]], ends: Sequence[int], clocks: dict[int, int] | None = None) -> Run:
     """Ranks by arrival at each call; all leave at `ends`."""
     return Run(
         traces=tuple(
