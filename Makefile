@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types floors docs bench screenshots browser clean
+.PHONY: help demo test check lint types floors docs bench eval screenshots browser clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ docs: $(VENV)/.docs ## Write the CLI reference and build the documentation into 
 
 bench: $(VENV)/.test ## Measure speed and memory of the analysis
 	$(BIN)/python $(BENCH)
+
+eval: $(VENV)/.test ## Plant faults of all kinds and print what the analysis finds of them (ARGS="--verbose")
+	$(BIN)/python -m tests.faults.evaluate $(ARGS)
 
 screenshots: $(VENV)/.torch browser ## Take the pictures of the documentation from a report of our own workload
 	$(BIN)/python docs/make_screenshots.py

@@ -1,0 +1,71 @@
+"""The page docs/evaluation.md, made from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.faults.evaluate import ALL_KINDS, FIRST, GAIN_TOLERANCE, Score, details, summary, table
+from tests.faults.kinds import FEW_MICRO
+from tests.faults.known import KNOWN_MISSES, KNOWN_NOISE
+from tests.faults.planting import STRENGTHS
+
+_HEAD: Final = """# Evaluation
+
+What the analysis finds of faults that we planted ourselves. This page is made by
+`python -m tests.faults.evaluate --markdown docs/evaluation.md`; `make eval` prints the same figures.
+
+All jobs here are **simulated**: a generator (`tests/faults`) runs programs of a language model or a convolutional
+network on a model of hosts, devices and links, and writes what happened in the export format of torch_npu (text, with
+counters, host calls, collectives and memory). It is written from the format reference and shares no code with the
+analyzers. Each fault is planted alone; its true cost is the step of the job with the fault less the step of its healthy
+twin. So the figures say how well known faults are told from a profile, not how often they occur in real jobs, and a
+real profile has several faults at once.
+
+Strengths: {strengths} of the step with the fault. Kinds that are not a matter of time (settings, memory) have three
+strengths of their own; fewer micro-batches: {micro}.
+
+## Figures reached
+
+| Figure | Asked | Reached |
+|---|---|---|
+{summary}
+
+Precision counts findings of severity medium and above; a true consequence of the fault (a late rank's own data loader)
+is no false finding. "First {first}": the cause is among the first {first} findings. "Gain error": predicted over
+planted time, median of the three strengths; within {tolerance:.0%} counts as right. "Ranks": the finding names exactly
+the ranks of the cause.
+
+## By kind
+
+{table}
+
+Where two rows are named, either is right: what was planted fits both, and the profile does not tell them apart.
+{notes}
+
+## What was missed
+
+{details}
+
+## Known limits
+
+{known}
+"""
+
+
+def page(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    """The page as Markdown."""
+    notes = [f"- `{kind.name}`: {kind.note}" for kind in ALL_KINDS if kind.note]
+    missed = [f"- {' '.join(line.split())[:200]}" for line in details(scores, controls)]
+    known = [f"- `{name}`: {why}" for name, why in {**KNOWN_MISSES, **KNOWN_NOISE}.items()]
+    return _HEAD.format(
+        strengths=", ".join(f"{name} {share:.0%}" for name, share in STRENGTHS.items()),
+        micro=", ".join(f"{name} {count}" for name, count in FEW_MICRO.items()),
+        summary="\n".join(f"| {name} | {asked} | {reached} |" for name, asked, reached in summary(scores, controls)),
+        first=FIRST,
+        tolerance=GAIN_TOLERANCE,
+        table="\n".join(table(scores, is_markdown=True)),
+        notes="\n" + "\n".join(notes) if notes else "",
+        details="\n".join(missed) or "Nothing.",
+        known="\n".join(known) or "None.",
+    )

@@ -1,0 +1,195 @@
+"""Faults of the kernels: what runs on the device, and how well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from tests.faults.machine import Begin, Instruction, Job, Kernel, Op
+from tests.faults.model import HEADS, HIDDEN, matmul, vector
+from tests.faults.planting import Plant, Strength, added, is_product, spread, stretched, vector_of
+from tests.faults.plants_host import compiling
+
+
+def operand_bound(job: Job, target: int, strength: Strength) -> None:
+    stretched(job, target, is_product,
+               lambda k, f: k.longer(f, mac=0.9 / f, mte2=0.97, mte1=0.3, fixpipe=0.1), 2.0)  # fmt: skip
+
+
+def idle_pipes_cube(job: Job, target: int, strength: Strength) -> None:
+    stretched(job, target, is_product,
+               lambda k, f: k.longer(f, mac=0.9 / f, mte2=0.78 / f, mte1=0.55 / f, fixpipe=0.22 / f), 2.0)  # fmt: skip
+
+
+def tail_blocks(job: Job, target: int, strength: Strength) -> None:
+    """21 blocks on 20 cores: two waves, the second with one block."""
+    stretched(job, target, is_product, lambda k, f: k.longer(f, blocks=21, cube=k.cube / f), 40 / 21)
+
+
+def on_ai_cpu(op_type: str, dtype: str) -> Plant:
+    return added(
+        lambda dur: (
+            Kernel(op_type=op_type, core="AI_CPU", dur_ns=dur, name=f"aclnn{op_type}_{op_type}", dtype=dtype,
+                   inputs=("2048,64", "2048,64"), outputs=("2048,64",)),
+        ),
+        f"aten::{op_type.lower()}", count=8,
+    )  # fmt: skip
+
+
+def trans_data(job: Job, target: int, strength: Strength) -> None:
+    added(
+        lambda dur: (
+            vector_of("TransData", dur // 2, in_format="ND", out_format="FRACTAL_NZ"),
+            vector_of("TransData", dur // 2, in_format="FRACTAL_NZ", out_format="ND"),
+        ),
+        "npu::npu_format_cast", count=12,
+    )(job, target, strength)  # fmt: skip
+
+
+def full_fp32(job: Job, target: int, strength: Strength) -> None:
+    stretched(job, target, is_product, lambda k, f: k.longer(f, dtype="FLOAT"), 4.0)
+
+
+def unfused_attention(job: Job, target: int, strength: Strength) -> None:
+    """The scores go through memory: product, scale, mask, softmax, product instead of the fused operator."""
+
+    def change(op: Op) -> Op | list[Instruction]:
+        if op.tag != "fwd" or not any(k.op_type == "FlashAttentionScore" for k in op.kernels):
+            return op
+        fused = op.kernels[0]
+        layers = 3
+        whole = fused.dur_ns + target // layers
+        shape = (HEADS, 1024, 1024)
+        parts = (("BatchMatMulV2", 0.25), ("Muls", 0.12), ("Add", 0.16), ("SoftmaxV2", 0.22), ("BatchMatMulV2", 0.25))
+        made: list[Instruction] = []
+        for op_type, part in parts:
+            if op_type == "BatchMatMulV2":
+                kernel = matmul(1024, 1024, 512).longer(
+                    1.0, op_type=op_type, name="aclnnBatchMatMul_BatchMatMulV2_BatchMatMulV2",
+                    dur_ns=round(whole * part),
+                    inputs=(f"{HEADS},1024,128", f"{HEADS},128,1024"), outputs=(f"{HEADS},1024,1024",),
+                )  # fmt: skip
+            else:
+                kernel = vector(op_type, shape, name=f"aclnn{op_type}_{op_type}").longer(
+                    1.0, dur_ns=round(whole * part)
+                )
+            made.append(Op(name=f"aten::{op_type.lower()}", kernels=(kernel,), tag="fwd", layer=op.layer))
+        return made
+
+    job.map_ops(change)
+
+
+def _passes(sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: str) -> tuple[Plant, Plant]:
+    """Small kernels in place of a fused one, and the twin that keeps it.
+
+    All are bound by memory: a kernel takes as long as the tensors that it reads and writes (`sequence` says how many),
+    the fused one only reads its inputs and writes its output.
+
+    Args:
+        sequence: op types with the tensors that each moves.
+        fused_passes: tensors that the fused kernel moves.
+        replaced: op type of the fused kernel.
+    """
+    whole = sum(passes for _, passes in sequence)
+
+    def planted(job: Job, target: int, *, is_fused: bool) -> None:
+        count = sum(
+            any(k.op_type == replaced for k in item.kernels) for item in job.programs[0][0] if isinstance(item, Op)
+        )
+        unit = target / count / (whole - fused_passes)
+
+        def change(op: Op) -> Op | list[Instruction]:
+            if not any(k.op_type == replaced for k in op.kernels):
+                return op
+            if is_fused:
+                kernel = op.kernels[0].longer(1.0, dur_ns=round(unit * fused_passes))
+                return replace(op, kernels=(kernel,))
+            return [
+                Op(name=f"aten::{t.lower()}", kernels=(vector_of(t, round(unit * passes)),), tag="fwd", layer=op.layer)
+                for t, passes in sequence
+            ]
+
+        job.map_ops(change)
+
+    return (
+        lambda job, target, strength: planted(job, target, is_fused=False),
+        lambda job, target, strength: planted(job, target, is_fused=True),
+    )
+
+
+RMS: Final = _passes((("Pows", 2), ("ReduceMean", 1), ("Add", 1), ("Rsqrt", 1), ("Mul", 2), ("Mul", 2)), 2, "RmsNorm")
+ROTARY: Final = _passes((("Mul", 2), ("Slice", 1), ("Neg", 1), ("ConcatD", 2), ("Mul", 2), ("Add", 3)), 2, "RotaryMul")
+SWIGLU: Final = _passes((("Swish", 2), ("Mul", 3)), 3, "SwiGlu")
+
+
+def loop_optimizer(job: Job, target: int, strength: Strength) -> None:
+    """One set of kernels per parameter instead of a fused update."""
+    types = ("Mul", "Add", "Mul", "Addcmul", "Sqrt", "Addcdiv")
+    count = 20
+    for steps in job.programs.values():
+        for number, step in enumerate(steps):
+            made: list[Instruction] = []
+            for item in step:
+                if isinstance(item, Op) and item.tag == "opt":
+                    continue
+                if isinstance(item, Begin):
+                    whole = target + 480_000
+                    made.append(Begin(name="Optimizer.step#AdamW.step"))
+                    made += [
+                        Op(name=f"aten::{t.lower()}_", host_ns=5_000, queue_ns=3_000, tag="opt",
+                           kernels=(vector_of(t, whole // (count * len(types))),))
+                        for _ in range(count) for t in types
+                    ]  # fmt: skip
+                else:
+                    made.append(item)
+            steps[number] = made
+
+
+def padded_attention(job: Job, target: int, strength: Strength) -> None:
+    """Attention of an odd head size: the vector units, not the cube, limit it."""
+    flash = frozenset({"FlashAttentionScore", "FlashAttentionScoreGrad"})
+    meant = sum(
+        k.dur_ns for item in job.programs[0][0] if isinstance(item, Op) for k in item.kernels if k.op_type in flash
+    )
+    factor = 1 + target / meant
+
+    def change(op: Op) -> Op:
+        kernels = tuple(
+            k.longer(factor, mac=0.84 / factor, vec=0.88, mte1=0.5 / factor, mte2=0.4, fixpipe=0.3,
+                     inputs=("1,2048,32,72",) * 3, outputs=("1,2048,32,72",))
+            if k.op_type in flash else k
+            for k in op.kernels
+        )  # fmt: skip
+        return replace(op, kernels=kernels)
+
+    job.map_ops(change)
+
+
+def changing_shapes(job: Job, target: int, strength: Strength) -> None:
+    """A new sequence length in every step, and a compilation for it."""
+    for steps in job.programs.values():
+        for number, step in enumerate(steps):
+            made: list[Instruction] = []
+            for item in step:
+                if isinstance(item, Op):
+                    kernels = tuple(
+                        k.longer(1.0, inputs=tuple(s.replace("2048", str(1900 + 37 * number)) for s in k.inputs),
+                                 outputs=tuple(s.replace("2048", str(1900 + 37 * number)) for s in k.outputs))
+                        for k in item.kernels
+                    )  # fmt: skip
+                    made.append(replace(item, kernels=kernels))
+                else:
+                    made.append(item)
+            steps[number] = made
+    compiling(job, target, strength)
+
+
+def expert_loop(job: Job, target: int, strength: Strength) -> None:
+    """Experts one by one: many small products in a row."""
+    count = 32
+    kernel = matmul(64, 1408, HIDDEN).longer(1.0, mac=0.3, mte2=0.97, mte1=0.2, fixpipe=0.1, cube=0.9)
+    per_layer = 3
+    each = target // (count * per_layer)
+    spread(job, per_layer, lambda _: [
+        Op(name="aten::mm", kernels=(kernel.longer(1.0, dur_ns=each),), tag="moe") for _ in range(count)
+    ])  # fmt: skip

@@ -1,0 +1,109 @@
+"""Planted faults are found, and healthy jobs are left alone: the quick part of `make eval`."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.evaluate import ALL_KINDS, build, details, run, run_control
+from tests.faults.kinds import CONTROLS, KINDS
+from tests.faults.known import KNOWN_MISSES, KNOWN_NOISE
+from tests.faults.machine import Recording, simulate
+from tests.faults.writer import clip, minus, union, write_job
+
+NAMES = [kind.name for kind in ALL_KINDS]
+
+
+def kind_of(name: str):  # type: ignore[no-untyped-def]
+    return next(kind for kind in ALL_KINDS if kind.name == name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_medium_fault_is_found_and_nothing_else_is_said(name: str) -> None:
+    score = run(kind_of(name), "medium", 1)
+    assert not score.failed
+    if name in KNOWN_MISSES and (not score.is_found or score.false):
+        pytest.xfail(KNOWN_MISSES[name])
+    assert score.is_found and not score.false, "\n".join(details([score], []))
+    assert score.names_ranks
+    assert score.place is not None and score.place <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strong_fault_is_found(name: str) -> None:
+    score = run(kind_of(name), "strong", 2)
+    assert not score.failed
+    if name in KNOWN_MISSES and (not score.is_found or score.false):
+        pytest.xfail(KNOWN_MISSES[name])
+    assert score.is_found and not score.false, "\n".join(details([score], []))
+
+
+@pytest.mark.parametrize("name", list(CONTROLS))
+def test_a_healthy_job_has_no_finding_of_weight(name: str) -> None:
+    _, said = run_control(name, 1)
+    if said and name in KNOWN_NOISE:
+        pytest.xfail(KNOWN_NOISE[name])
+    assert not said
+
+
+def test_at_least_forty_kinds_of_different_names() -> None:
+    assert len(NAMES) == len(set(NAMES)) >= 40
+    assert set(KNOWN_MISSES) <= set(NAMES)
+    assert set(KNOWN_NOISE) <= set(CONTROLS)
+
+
+def test_planted_time_is_near_the_target_where_it_is_time() -> None:
+    for kind in KINDS:
+        if kind.name in ("sync-item", "gc", "autocast-casts", "late-gc", "loader-slow"):
+            _, _, truth = build(kind, "medium", 1)
+            assert truth.planted_ns is not None
+            assert truth.planted_ns / truth.step_ns == pytest.approx(0.12, rel=0.15)
+
+
+def test_equal_seeds_give_equal_files(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        job = CONTROLS["pipeline-2x2"](7)
+        write_job(job, simulate(job), tmp_path / name)
+    first = sorted(p.relative_to(tmp_path / "first") for p in (tmp_path / "first").rglob("*") if p.is_file())
+    assert len(first) == 4 * 11
+    for path in first:
+        assert (tmp_path / "first" / path).read_bytes() == (tmp_path / "second" / path).read_bytes()
+
+
+def recordings() -> dict[int, Recording]:
+    return simulate(CONTROLS["pipeline-2x2"](3))
+
+
+def test_the_simulated_device_does_one_thing_at_a_time_per_stream() -> None:
+    for recording in recordings().values():
+        by_stream: dict[int, list[tuple[int, int]]] = {}
+        for task in recording.tasks:
+            by_stream.setdefault(task.stream, []).append((task.start, task.start + task.dur))
+        for spans in by_stream.values():
+            spans.sort()
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_a_collective_ends_at_one_time_on_all_ranks_and_covers_its_parts() -> None:
+    ends: dict[tuple[str, str], set[int]] = {}
+    for recording in simulate(CONTROLS["data-parallel-4"](3)).values():
+        for call in recording.calls:
+            ends.setdefault((call.group.name, call.name), set()).add(call.start + call.dur)
+            assert all(call.start <= t.start and t.start + t.dur <= call.start + call.dur for t in call.tasks)
+    assert ends and all(len(times) == 1 for times in ends.values())
+
+
+def test_interval_helpers_against_points() -> None:
+    rng = random.Random(4)
+    for _ in range(50):
+        a = [(s, s + rng.randrange(1, 6)) for s in (rng.randrange(40) for _ in range(6))]
+        b = [(s, s + rng.randrange(1, 6)) for s in (rng.randrange(40) for _ in range(6))]
+        points_a = {p for s, e in a for p in range(s, e)}
+        points_b = {p for s, e in b for p in range(s, e)}
+        left = minus(union(a), union(b))
+        assert {p for s, e in left for p in range(s, e)} == points_a - points_b
+        assert {p for s, e in clip(union(a), 10, 20) for p in range(s, e)} == points_a & set(range(10, 20))
