@@ -154,6 +154,7 @@ class TraceFile:
     """Labels of processes: `CPU`, `NPU`, `NPU 3`."""
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
     odd_args: int = 0
+    flow_ids: Interner = field(default_factory=Interner)
 
     def pids(self, *names: str) -> list[int]:
         """Processes with one of the names."""
@@ -167,7 +168,26 @@ def read_trace_view(path: Path) -> TraceFile:
         InputError: the file cannot be read or holds no events.
     """
     trace = TraceFile(EventFile(path))
-    ids, classes = Interner(), Interner()
+    _read(trace)
+    return trace
+
+
+def read_slice(trace: TraceFile, path: Path) -> EventFile:
+    """Add the events of a further file of the same trace; what was wrong with that file is in the result.
+
+    Raises:
+        InputError: the file cannot be read or holds no events.
+    """
+    first, trace.file = trace.file, EventFile(path)
+    try:
+        _read(trace)
+        return trace.file
+    finally:
+        trace.file = first
+
+
+def _read(trace: TraceFile) -> None:
+    ids, classes = trace.flow_ids, Interner()
     for chunk in trace.file.read():
         codes = classes.codes([e.ph + e.cat for e in chunk])
         order = np.argsort(codes, kind="stable")
@@ -176,7 +196,6 @@ def read_trace_view(path: Path) -> TraceFile:
         for key, first, last in zip(classes.values, edges, edges[1:], strict=False):
             if last > first:
                 _take(trace, key, events[first:last], ids)
-    return trace
 
 
 def _take(trace: TraceFile, key: str, events: list[Event], ids: Interner) -> None:

@@ -25,7 +25,6 @@ from ascend_perf.parsers._msprof_facts import ProcessFacts
 from ascend_perf.parsers._msprof_files import Inputs
 from ascend_perf.parsers._msprof_missing import missing_data
 from ascend_perf.parsers._msprof_process import HOST_TABLES, MADE_OF_TASKS, NO_TABLE, Process
-from ascend_perf.parsers._msprof_trace import of_device
 
 OTHER_CAPTURE: Final = "tables and database share no kernel: they are of two captures, and each is a trace of its own"
 
@@ -62,8 +61,13 @@ def _read(label: str, inputs: Inputs, facts: ProcessFacts) -> tuple[list[Trace],
     parts = [_DeviceTrace(process, device) for device in devices]
     found = [part.trace(f"{label} (device {part.device})" if several else label) for part in parts]
     process.name_tables()
-    found = [trace.replace(meta=replace(trace.meta, sources=tuple(process.sources))) for trace in found]
-    return found, all(part.one_capture for part in parts)
+    return [_with_sources(trace, process) for trace in found], all(part.one_capture for part in parts)
+
+
+def _with_sources(trace: Trace, process: Process) -> Trace:
+    """The trace with the files of the process, which are known when all devices have been put together."""
+    warnings = tuple(dict.fromkeys((*trace.meta.warnings, *process.warnings)))
+    return trace.replace(meta=replace(trace.meta, sources=tuple(process.sources), warnings=warnings))
 
 
 class _DeviceTrace:
@@ -77,7 +81,8 @@ class _DeviceTrace:
         self.warnings: list[str] = []
         self.checks: list[Check] = []
         self.database = process.databases.get(device) or process.databases.get(None)
-        self.timeline = self._own_timeline()
+        trace = process.trace_of(device)
+        self.timeline = None if trace is None else Timeline(trace)
         self.kernel_rows: KernelRows | None = None
         self.steps = Table.empty(t.STEPS)
         self.groups: tuple[Group, ...] = ()
@@ -93,15 +98,6 @@ class _DeviceTrace:
         """Count rows that were not used; those of the host once, not once per device."""
         if base not in HOST_TABLES or self.device in (None, *self.process.devices[:1]):
             self.process.drop(base, dropped)
-
-    def _own_timeline(self) -> Timeline | None:
-        """The trace with the processes of this device and of the host only."""
-        trace = self.process.trace
-        if trace is None:
-            return None
-        if len(self.process.devices) < 2 or self.device is None:
-            return Timeline(trace)
-        return Timeline(of_device(trace, self.device, self.process.devices))
 
     def trace(self, label: str) -> Trace:
         if self.database is not None:
@@ -148,7 +144,7 @@ class _DeviceTrace:
         file = self._cells("task_time")
         if file is None:
             return
-        kernels, calls_of_tasks, copies, _, dropped = tasks.tasks_of(file)
+        kernels, calls_of_tasks, copies, dropped = tasks.tasks_of(file)
         self._drop("task_time", dropped)
         ours = self.tables.get("kernels")
         if ours is None:

@@ -255,10 +255,7 @@ def is_prof(folder: Folder) -> bool:
     """Whether a folder is a PROF directory: by its name, or by the folders that only such a directory has."""
     if _PROF.fullmatch(folder.path.name) or any(path.name == EXPORT_FOLDER for path in folder.folders):
         return True
-    return any(
-        (path.name == "host" or _DEVICE.fullmatch(path.name)) and any(map(_is_raw, _names(path)))
-        for path in folder.folders
-    )
+    return any(_DEVICE.fullmatch(path.name) and any(map(_is_raw, _names(path))) for path in folder.folders)
 
 
 def _is_raw(name: str) -> bool:

@@ -23,11 +23,11 @@ from ascend_perf.parsers._ascend_files import Kind, database
 from ascend_perf.parsers._ascend_kernels import NUMBER_COLUMNS
 from ascend_perf.parsers._ascend_rank import IN_DATABASE, MAX_LOST_RATIO
 from ascend_perf.parsers._ascend_sqlite import int_columns
-from ascend_perf.parsers._ascend_trace import TraceFile, read_trace_view
+from ascend_perf.parsers._ascend_trace import TraceFile, read_slice, read_trace_view
 from ascend_perf.parsers._msprof_counters import FORMS
 from ascend_perf.parsers._msprof_facts import ProcessFacts
 from ascend_perf.parsers._msprof_files import Inputs, Part, place_in
-from ascend_perf.parsers._msprof_trace import devices_of
+from ascend_perf.parsers._msprof_trace import devices_of, of_device
 
 HOST_TABLES: Final = frozenset({"api_statistic", "os_runtime_statistic", "msprof_tx", "fusion_op", "static_op_mem"})
 """Tables about the host: their rows come with each device."""
@@ -68,8 +68,8 @@ class Process:
         self.inputs = inputs
         self.facts = facts
         self.tables: dict[str, _Rows] = {}
-        self.trace: TraceFile | None = None
-        self.trace_path: Path | None = None
+        self.traces: dict[int | None, TraceFile] = {}
+        """By device where each has a trace of its own (old layout), else one under None."""
         self.databases: dict[int | None, Database] = {}
         self.figures = comm.CommFigures()
         self.exported = Table.empty(t.EXPORTED_STEPS)
@@ -98,7 +98,7 @@ class Process:
         else:
             for part in self.inputs.traces:
                 self._source(part.path, _TRACE, problem=IN_DATABASE)
-        if not (self.tables or self.databases or self.trace or self.figures.calls or len(self.exported)):
+        if not (self.tables or self.databases or self.traces or self.figures.calls or len(self.exported)):
             raise self.errors[0] if self.errors else InputError(f"{self.label}: nothing to read")
         self.devices = self._devices(in_databases)
         if len(self.facts.devices) > 1 and not self.devices:
@@ -169,19 +169,35 @@ class Process:
         self.dropped.setdefault(base, []).extend(dropped)
 
     def _read_trace(self, part: Part) -> None:
-        if self.trace is not None:
-            self._source(part.path, _TRACE, problem="a further trace: only the first was read")
-            return
-        trace = read_trace_view(part.path)
-        problems = list(trace.file.problems)
-        if not trace.file.events:
-            problems.append("the file holds no events: no data was written")
+        """A trace, or a further slice of one."""
+        known = self.traces.get(part.device)
+        if known is None:
+            trace = read_trace_view(part.path)
+            file = trace.file
+            if file.events:
+                self.traces[part.device] = trace
         else:
-            self.trace, self.trace_path = trace, part.path
+            trace, file = known, read_slice(known, part.path)
+        problems = list(file.problems)
+        if not file.events:
+            problems.append("the file holds no events: no data was written")
         if trace.odd_args:
             problems.append(f"{trace.odd_args} events have args that are not what the format says; they were ignored")
-        dropped = tuple(Dropped(reason=reason, count=count) for reason, count in trace.file.dropped.items())
-        self._source(part.path, _TRACE, rows=trace.file.events, dropped=dropped, problem="; ".join(problems) or None)
+            trace.odd_args = 0
+        dropped = tuple(Dropped(reason=reason, count=count) for reason, count in file.dropped.items())
+        self._source(part.path, _TRACE, rows=file.events, dropped=dropped, problem="; ".join(problems) or None)
+
+    def trace_of(self, device: int | None) -> TraceFile | None:
+        """The trace of a device: its own, or its part of the trace of all."""
+        own = self.traces.get(device)
+        if own is None and device is None and len(self.traces) == 1:
+            own = next(iter(self.traces.values()))
+        if own is not None and (device is not None or len(self.devices) < 2):
+            return own
+        whole = self.traces.get(None)
+        if whole is None or device is None or len(self.devices) < 2:
+            return whole
+        return of_device(whole, device, self.devices)
 
     def _read_databases(self) -> list[int]:
         """Read the newest database, once per device; the devices that it names."""
@@ -249,11 +265,11 @@ class Process:
     def _devices(self, in_databases: list[int]) -> list[int]:
         """The devices that ran something; where no file tells, those that were watched."""
         running = {*in_databases, *self._table_devices(MADE_OF_TASKS)}
-        if self.trace is not None:
-            running.update(devices_of(self.trace, sorted(running)))
+        for device, trace in self.traces.items():
+            running.update(devices_of(trace, sorted(running)) if device is None else [device])
         if not running and len(self.exported):
-            device = self.exported.ints("device")
-            running.update(np.unique(device[device != NULL]).tolist())
+            stated = self.exported.ints("device")
+            running.update(np.unique(stated[stated != NULL]).tolist())
         return sorted(running or self._table_devices(tuple(self.tables)))
 
     def _table_devices(self, bases: tuple[str, ...]) -> set[int]:

@@ -16,6 +16,7 @@ from ascend_perf.model.trace import Dropped
 from ascend_perf.parsers._ascend_comm import op_of
 from ascend_perf.parsers._ascend_csv import CsvFile
 from ascend_perf.parsers._ascend_kernels import COMM_CORES, CORES, MAX_DUR_NS, MAX_START_NS, far_off
+from ascend_perf.parsers._ascend_sqlite import first_rows
 from ascend_perf.parsers._ascend_words import named
 
 REDUCE_STAGES: Final = (
@@ -47,8 +48,8 @@ def usable_times(start: Ints, dur: Ints, what: str) -> tuple[Bools, tuple[Droppe
 TASK_NUMBERS: Final = ("task_start(us)", "task_stop(us)", "task_time(us)")
 
 
-def tasks_of(file: CsvFile) -> tuple[Table, Table, Table, Ints, tuple[Dropped, ...]]:
-    """task_time: kernels, collectives and copies, with the device of each kernel's row order; and dropped rows.
+def tasks_of(file: CsvFile) -> tuple[Table, Table, Table, tuple[Dropped, ...]]:
+    """task_time: kernels, collectives and copies; and dropped rows.
 
     The table has every task of the scheduler; waits, records and the sub-tasks of collectives are none of the three.
     """
@@ -70,7 +71,7 @@ def tasks_of(file: CsvFile) -> tuple[Table, Table, Table, Ints, tuple[Dropped, .
     )  # fmt: skip
     comm = Table(t.COMM_OPS, _taken({**columns, "name": named(name), "op": named(name).relabel(op_of)}, rows["c"]))
     copies = Table(t.COPIES, _taken({**columns, "name": kind, "kind": kind.relabel(_copy_kind)}, rows["m"]))
-    return kernels, comm, copies, rows["k"], dropped
+    return kernels, comm, copies, dropped
 
 
 def _copy_kind(word: str) -> str | None:
@@ -232,21 +233,16 @@ def joined_to(kernels: Table, file: CsvFile, base: str) -> tuple[Table, int]:
 
     Numbers of tasks repeat after 65536: a key that several rows have takes them in their order.
     """
-    keys = _keys(file.ids(*_STREAMS).tolist(), file.ids(*_TASKS).tolist(), file.text(*_NODES).to_list())
-    theirs: dict[tuple[int, int, str], list[int]] = {}
-    for row, key in enumerate(keys):
-        theirs.setdefault(key, []).append(row)
-    mine = _keys(kernels.ints("stream").tolist(), kernels.ints("task_id").tolist(), kernels.text("name").to_list())
-    taken: dict[tuple[int, int, str], int] = {}
-    rows = np.full(len(kernels), -1, np.int64)
-    for place, key in enumerate(mine):
-        found = theirs.get(key)
-        if found is not None:
-            number = taken.get(key, 0)
-            taken[key] = number + 1
-            if number < len(found):
-                rows[place] = found[number]
-    used = np.unique(rows[rows >= 0])
+    name = Text.concat((kernels.text("name"), file.text(*_NODES))).codes.astype(np.int64)
+    stream = np.concatenate((kernels.ints("stream"), file.ids(*_STREAMS)))
+    task = np.concatenate((kernels.ints("task_id"), file.ids(*_TASKS)))
+    groups = _groups(stream, task, name)
+    split = len(kernels)
+    width = len(groups) + 1
+    mine = groups[:split] * width + _ordinals(groups[:split])
+    theirs = groups[split:] * width + _ordinals(groups[split:])
+    rows = first_rows(theirs, mine)
+    used = rows[rows >= 0]
     columns: dict[str, Values] = {}
     for source, (target, factor) in JOINED[base].items():
         values = file.floats(source) * factor
@@ -256,5 +252,20 @@ def joined_to(kernels: Table, file: CsvFile, base: str) -> tuple[Table, int]:
     return (kernels.with_columns(columns) if columns else kernels), file.rows - len(used)
 
 
-def _keys(streams: list[int], tasks: list[int], names: list[str | None]) -> list[tuple[int, int, str]]:
-    return [(stream, task, name or "") for stream, task, name in zip(streams, tasks, names, strict=True)]
+def _groups(*columns: Ints) -> Ints:
+    """A number for each row, the same for rows that agree in all columns."""
+    result = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        _, codes = np.unique(column, return_inverse=True)
+        _, result = np.unique(result * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
+    return result.astype(np.int64)
+
+
+def _ordinals(groups: Ints) -> Ints:
+    """How many earlier rows are of the same group."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    first = np.searchsorted(ordered, ordered)
+    result = np.empty(len(groups), np.int64)
+    result[order] = np.arange(len(groups)) - first
+    return result
