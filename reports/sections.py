@@ -33,6 +33,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "task-queue": "host",
     "sequences": "host",
     "host-operators": "host",
+    "data-pipeline": "host",
     "optimizer": "operators",
     "cpu-operators": "operators",
     "memory": "memory",

@@ -322,12 +322,32 @@ OVERLAP: Final = TableSpec(
     ),
 )
 
+DATA_PIPELINE: Final = TableSpec(
+    name="data_pipeline",
+    row="one operator, stage or total of the input pipeline, summed up over the capture (MindSpore)",
+    columns=(
+        _text("kind", "operator, stage, total", required=True),
+        _text("name", required=True),
+        _text("stage"),
+        _int("count"),
+        _int("average_ns", "ns", "average time of a stage, or per batch of a total"),
+        _int("op_id"),
+        _int("parent", doc="op_id of the operator that takes this one's output"),
+        _int("workers"),
+        _float("queue_average", doc="elements in the output queue, on average"),
+        _int("queue_capacity"),
+        _float("queue_utilization_ratio", "ratio"),
+        _float("queue_empty_ratio", "ratio", "share of samples with an empty output queue"),
+        _float("cpu_ratio", "ratio", "load of the CPU by the operator's threads"),
+    ),
+)
+
 ALL: Final[dict[str, TableSpec]] = {
     spec.name: spec
     for spec in (
         STEPS, KERNELS, COMM_OPS, COMM_TASKS, COMM_TRANSFERS, COMM_PACKETS, COMM_LINKS, COPIES, HOST_OPS,
         RUNTIME_CALLS, HOST_EVENTS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS, EXPORTED_OPS,
-        EXPORTED_APIS, OVERLAP,
+        EXPORTED_APIS, OVERLAP, DATA_PIPELINE,
     )
 }  # fmt: skip
 """Every table by name."""

@@ -121,6 +121,15 @@ NUMBER_COLUMNS: Final = (*START_NAMES, *DUR_NAMES, *WAIT_NAMES, "aic_total_cycle
 """Columns whose numbers hardly repeat."""
 
 
+_STACK: Final = re.compile(r"\n|\s.*(?:\.py\b|\bIn file\b)", re.DOTALL)
+
+
+def without_stack(name: str) -> str:
+    """The name of a kernel without the call stack that MindSpore appends behind a blank or a new line."""
+    match = _STACK.search(name)
+    return name[: match.start()] if match else name
+
+
 def read_kernels(path: Path) -> KernelRows:
     """Kernels and collectives of a kernel_details.csv or op_summary*.csv.
 
@@ -142,7 +151,7 @@ def kernels_of(file: CsvFile) -> KernelRows:
         )
     keep, dropped = _usable(start, damaged, dur)
     core_word = file.text(*CORE_NAMES)
-    name = file.text(*NAME_NAMES)
+    name = file.text(*NAME_NAMES, value_of=without_stack)
     op_type = file.text(*TYPE_NAMES)
     is_comm = core_word.isin(COMM_CORES) | (
         (core_word.codes < 0) & (name.flags(lambda word: word.startswith("hcom_")) | op_type.flags(_is_comm_type))
