@@ -6,7 +6,7 @@ Each moment is claimed by one row: groups of a known kind by the row of that kin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -219,7 +219,7 @@ def _row(
     if unknown and (estimate := _best_rate(calls, main)) is not None:
         evidence.append(estimate)
     what = _KINDS[code]
-    return finding(
+    found = finding(
         code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
         title=Words(
             f"{per_step(calls, own_ns)} of {step.en} ({format_ratio(share)}) is {what.en} that computing does "
@@ -232,6 +232,7 @@ def _row(
         formula="(exposed communication of these calls - waiting explained by N-05 and L-01 - what another row of "
         "exposed communication claims) / length of the steps",
     )  # fmt: skip
+    return replace(found, may_hold=("N-05",))
 
 
 def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.model.finding import Finding, Metric, Outcome, Severity, Words
+from ascend_perf.findings import all_findings
+from ascend_perf.model.finding import Finding, Metric, Outcome, Words
 from ascend_perf.model.run import Manifest, Run, ordered
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS, STEPS
@@ -257,42 +258,9 @@ def analyze(run: Run | str | Path, *, progress: Progress = _silent) -> Analysis:
             outcomes += [replace(part.run_on_trace(trace), trace_index=index) for index, trace in enumerate(run.traces)]
     for name, why in found.broken.items():
         outcomes.append(Outcome(analyzer=name, status="failed", reason=Words(why, why), scope="job"))
-    findings = rank_findings(merge_findings([f for o in outcomes for f in o.findings]))
+    findings = all_findings(outcomes)
     metrics = tuple(m for o in outcomes for m in o.metrics) + (run.manifest.metrics if run.manifest else ())
     return Analysis(run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics)
-
-
-def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding for each code and subject: the rank that loses most speaks, ranks are joined."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.code, finding.subject), []).append(finding)
-    merged = []
-    for group in groups.values():
-        worst = max(group, key=lambda f: -1.0 if f.share_ratio is None else f.share_ratio)
-        ranks = tuple(sorted({r for f in group for r in f.ranks}))
-        affected = tuple(sorted({r for f in group for r in f.affected_ranks}))
-        merged.append(replace(worst, ranks=ranks, affected_ranks=affected))
-    return merged
-
-
-_ORDER: Final = {Severity.CRITICAL: 0, Severity.HIGH: 1, Severity.MEDIUM: 2, Severity.LOW: 3}
-
-
-def rank_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings by what they could give at most; those without a share follow by severity."""
-    return tuple(
-        sorted(
-            findings,
-            key=lambda f: (
-                f.share_ratio is None and _ORDER[f.severity] > 1,
-                -(f.share_ratio if f.share_ratio is not None else 0.0),
-                _ORDER[f.severity],
-                f.code,
-                f.subject,
-            ),
-        )
-    )
 
 
 def report(
@@ -344,9 +312,8 @@ def write(
     analysis: Analysis, targets: dict[str, Path], *, lang: Lang = "en", progress: Progress = _silent
 ) -> dict[str, Path]:
     """Write the report in each format of `targets` (format to path) and return what was written."""
-    from ascend_perf.reports.payload import build
-
     from ascend_perf.analyzers._rules import rule, rule_codes
+    from ascend_perf.reports.payload import build
 
     rules = {code: rule(code).title for code in rule_codes()}
     payload = build(analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules)

@@ -10,7 +10,6 @@ import pytest
 import ascend_perf as ap
 from ascend_perf import pipeline
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.model.finding import Evidence, Finding, Severity, Words
 
 
 def trace_file(path: Path, rank: int | None, kernels: int = 3) -> Path:
@@ -70,36 +69,6 @@ def test_select_ranks_and_steps(tmp_path: Path) -> None:
         pipeline.select(ap.load(tmp_path), ranks=[9])
     with pytest.raises(UsageError, match="it has 1, 2"):
         pipeline.select(ap.load(tmp_path), steps=[9])
-
-
-def finding(code: str, share: float | None, rank: int, subject: str = "", severity: Severity = Severity.LOW) -> Finding:
-    return Finding(
-        code=code, analyzer="a", title=Words(f"{code} {share}", "中"), severity=severity, share_ratio=share,
-        evidence=(Evidence(name=Words("n", "名"), value=1),), remedies=(), cause=Words("c", "因"), ranks=(rank,),
-        affected_ranks=(rank,), subject=subject,
-    )  # fmt: skip
-
-
-def test_one_finding_for_all_ranks_and_the_worst_speaks() -> None:
-    merged = pipeline.merge_findings(
-        [finding("N-05", 0.2, 1), finding("N-05", 0.6, 0), finding("N-05", 0.1, 2, subject="other")]
-    )
-    assert [(f.title.en, f.ranks, f.affected_ranks) for f in merged] == [
-        ("N-05 0.6", (0, 1), (0, 1)),
-        ("N-05 0.1", (2,), (2,)),
-    ]
-
-
-def test_findings_are_ranked_by_what_they_can_give() -> None:
-    ranked = pipeline.rank_findings(
-        [
-            finding("A", 0.1, 0),
-            finding("B", 0.7, 0),
-            finding("C", None, 0),
-            finding("D", None, 0, severity=Severity.CRITICAL),
-        ]
-    )
-    assert [f.code for f in ranked] == ["B", "A", "D", "C"]
 
 
 def test_result_tables_are_data_frames(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ class Finding:
     formula: str = ""
     source: str = ""
     subject: str = ""
+    may_hold: tuple[str, ...] = ()
+    """Codes of findings about the whole job whose time this one, seen from one rank, may contain."""
     step_ids: tuple[int | None, ...] = ()
     bands: tuple[tuple[int, int], ...] = ()
     """Windows [start_ns, end_ns) to mark in the timeline."""

@@ -10,10 +10,11 @@ import pytest
 from ascend_perf.analyzers._communication import ranks_words
 from ascend_perf.analyzers._late_ranks import modified_z
 from ascend_perf.analyzers.ranks import ranks
+from ascend_perf.findings import merge_findings, rank_findings
 from ascend_perf.model.finding import Finding, Judged, Outcome
 from ascend_perf.model.run import Run
 from ascend_perf.model.trace import Device, Group, Meta, Trace
-from ascend_perf.pipeline import load, merge_findings, rank_findings
+from ascend_perf.pipeline import load
 from ascend_perf.plugins import load_analyzers
 
 MakeTrace = Callable[..., Trace]

@@ -1,0 +1,137 @@
+"""One list of findings from many analyzers and ranks: nothing claimed twice, equal ones joined, the largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Final
+
+from ascend_perf.model.finding import Evidence, Finding, Outcome, Severity, Words, severity_of
+from ascend_perf.units import format_ratio
+
+MIN_REST_RATIO: Final = 0.03
+"""What is left of a finding after others explained the rest is not worth a line below this share. Source: the table's
+border between low and medium severity."""
+
+OUTLIER_FACTOR: Final = 1.25
+"""Ranks that lose this much more than the median rank are a finding of their own. Status: assumed."""
+
+MIN_OUTLIER_RANKS: Final = 3
+"""With fewer ranks there is no median to speak of."""
+
+
+def all_findings(outcomes: Iterable[Outcome]) -> tuple[Finding, ...]:
+    """The findings of a report: settled, merged over ranks, and ranked."""
+    return rank_findings(merge_findings(settle(list(outcomes))))
+
+
+def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
+    """All findings, those of single ranks without the time that findings about the whole job explain.
+
+    Seen from one rank a long collective is exposed communication; only all ranks together show that it is waiting for
+    a late one. A finding that says so of itself (`may_hold`) gives that share up to the job's finding, unless the
+    rank's own data told the waiting apart already.
+    """
+    of_job = [f for o in outcomes if o.scope == "job" for f in o.findings if f.share_ratio is not None]
+    told = {(o.trace_index, f.code) for o in outcomes if o.scope == "rank" for f in o.findings}
+    settled: list[Finding] = []
+    for outcome in outcomes:
+        if outcome.scope == "job":
+            settled += outcome.findings
+            continue
+        for finding in outcome.findings:
+            explaining = [
+                other
+                for other in of_job
+                if other.code in finding.may_hold
+                and set(finding.affected_ranks) & set(other.affected_ranks)
+                and (outcome.trace_index, other.code) not in told
+            ]
+            rest = _without(finding, explaining)
+            if rest is not None:
+                settled.append(rest)
+    return settled
+
+
+def _without(finding: Finding, explaining: Sequence[Finding]) -> Finding | None:
+    """The finding less the largest of the findings that explain part of it; None when too little is left."""
+    if finding.share_ratio is None or not explaining:
+        return finding
+    largest = max(explaining, key=lambda f: f.share_ratio or 0.0)
+    explained = min(finding.share_ratio, largest.share_ratio or 0.0)
+    rest = finding.share_ratio - explained
+    if rest < MIN_REST_RATIO:
+        return None
+    part = format_ratio(explained)
+    return replace(
+        finding,
+        share_ratio=rest,
+        severity=severity_of(rest),
+        title=Words(
+            f"{finding.title.en}; {part} of the step is the waiting of {largest.code}",
+            f"{finding.title.zh}；其中占单步 {part} 的是 {largest.code} 所述的等待",
+        ),
+        evidence=(
+            *finding.evidence,
+            Evidence(
+                name=Words(f"of this, explained by {largest.code}", f"其中由 {largest.code} 解释"),
+                value=explained,
+                unit="ratio",
+                where=f"finding {largest.code}, share of the step",
+            ),
+        ),
+        formula=f"{finding.formula} - share of {largest.code}",
+    )
+
+
+def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding for each code and subject: the rank that loses most speaks, ranks are joined.
+
+    Ranks that lose much more than the others are a finding of their own: what holds for one rank of eight is not said
+    of all eight.
+    """
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.code, finding.subject), []).append(finding)
+    merged = []
+    for group in groups.values():
+        merged += [_joined(part) for part in _apart(group) if part]
+    return merged
+
+
+def _apart(group: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """The outliers of a group, and the rest."""
+    shares = [f.share_ratio for f in group if f.share_ratio is not None]
+    own = all(f.ranks == f.affected_ranks and len(f.ranks) == 1 for f in group)
+    if len(shares) < max(MIN_OUTLIER_RANKS, len(group)) or not own:
+        return list(group), []
+    limit = OUTLIER_FACTOR * median(shares)
+    far = [f for f in group if (f.share_ratio or 0) > max(limit, median(shares) + MIN_REST_RATIO)]
+    return far, [f for f in group if f not in far]
+
+
+def _joined(group: Sequence[Finding]) -> Finding:
+    worst = max(group, key=lambda f: -1.0 if f.share_ratio is None else f.share_ratio)
+    ranks = tuple(sorted({r for f in group for r in f.ranks}))
+    affected = tuple(sorted({r for f in group for r in f.affected_ranks}))
+    return replace(worst, ranks=ranks, affected_ranks=affected)
+
+
+_ORDER: Final = {Severity.CRITICAL: 0, Severity.HIGH: 1, Severity.MEDIUM: 2, Severity.LOW: 3}
+
+
+def rank_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings by what they could give at most; those without a share follow by severity."""
+    return tuple(
+        sorted(
+            findings,
+            key=lambda f: (
+                f.share_ratio is None and _ORDER[f.severity] > 1,
+                -(f.share_ratio if f.share_ratio is not None else 0.0),
+                _ORDER[f.severity],
+                f.code,
+                f.subject,
+            ),
+        )
+    )
