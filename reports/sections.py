@@ -27,6 +27,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "vector-chains": "operators",
     "attention": "operators",
     "frequency": "mac",
+    "memory-counters": "dma",
     "dma": "dma",
     "communication": "communication",
     "host-dispatch": "host",
