@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._idle import host_span, union_of
 from ascend_perf.analyzers._kernels import KernelTime, group_kernels
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._steps import StepWindows, membership, step_total_ns, step_windows, unions_by_step
+from ascend_perf.analyzers._steps import StepWindows, step_windows, unions_by_step
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._utilisation import CUBE_PIPES, VECTOR_PIPES
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -246,9 +247,12 @@ def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
         return
     data = _copies(trace)
     rows = data.table.text("kind").equals("H2D")
-    whole = step_total_ns(trace, data.windows)
-    exposed = data.exposed_ns(trace, rows) if rows.any() else 0
-    share = min(1.0, exposed / whole) if whole > 0 else None
+    # Ascend's steps begin with their first kernel: the copies of the batch lie in front of it.
+    span = host_span(trace, data.windows)
+    busy = intervals.union(*(union_of(table, _all(table)) for table in (trace[KERNELS], trace[COMM_OPS])))
+    union = span.clip(union_of(data.table, rows))
+    exposed = intervals.total(intervals.difference(union, busy)) if rows.any() else 0
+    share = min(1.0, exposed / span.step_ns) if len(data.windows) and span.step_ns > 0 else None
     if share is None or share < EXPOSED_MIN_RATIO:
         of = format_ratio(share or 0.0)
         yield Judged(
@@ -259,13 +263,18 @@ def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
             ),
         )
         return
-    yield _copy_finding(trace, data, rows, exposed, share)
+    starts = data.table.ints("start_ns")
+    inside = rows & (starts != NULL) & intervals.contains(intervals.merged(span.starts, span.ends), starts)
+    yield _copy_finding(trace, data, inside, exposed, share)
     yield Judged(code="D-02", verdict="found")
 
 
-def _copy_finding(trace: Trace, data: _Copies, rows: Bools, exposed: int, share: float) -> Finding:
+def _all(table: Table) -> Bools:
+    return np.ones(len(table), bool)
+
+
+def _copy_finding(trace: Trace, data: _Copies, inside: Bools, exposed: int, share: float) -> Finding:
     steps = max(1, len(data.windows))
-    inside = rows & (membership(trace, data.table, data.windows) >= 0)
     count = int(inside.sum()) / steps
     sized = inside & (data.size != NULL)
     row = int(np.flatnonzero(inside)[np.argmax(data.duration[inside])])
@@ -317,7 +326,7 @@ def _copy_finding(trace: Trace, data: _Copies, rows: Bools, exposed: int, share:
         share_ratio=share,
         evidence=evidence,
         vendor=trace.meta.device.kind,
-        formula="union(H2D copies) minus kernels and collectives / step",
+        formula="union(H2D copies) minus kernels and collectives / step, with what lies before its first task",
     )
 
 

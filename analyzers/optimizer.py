@@ -11,7 +11,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers import _steps
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.model.finding import Evidence, Judged, Metric, Result, Words
-from ascend_perf.model.table import NULL, Bools
+from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
@@ -55,7 +55,7 @@ def optimizer(trace: Trace) -> Result:
         if not kernels.has("launch_start_ns"):
             reason = Words("launch calls are not in this data", "数据中没有下发接口记录")
             return Result(judged=(Judged(code="C-14", verdict="not_judged", reason=reason),))
-        launched = kernels.ints("launch_start_ns")
+        launched = _issued(trace)
         inside: Bools = intervals.contains(phase, launched) & (launched != NULL)
         share = _steps.share_of_steps(trace, kernels, inside) or 0.0
         names, durations = kernels.text("name"), kernels.ints("dur_ns")
@@ -100,3 +100,18 @@ def optimizer(trace: Trace) -> Result:
         bands=tuple(zip(phase.starts.tolist(), phase.ends.tolist(), strict=True))[:20],
     )
     return Result(findings=(found,), metrics=(metric,), judged=(Judged(code="C-14", verdict="found"),))
+
+
+def _issued(trace: Trace) -> Ints:
+    """When the host asked for each kernel: the start of its operator, else of its launch call.
+
+    With a task queue a second thread launches, behind the operators: what the backward had queued would be launched
+    inside of the optimizer.
+    """
+    kernels, ops = trace[KERNELS], trace[HOST_OPS]
+    launched = kernels.ints("launch_start_ns")
+    if not kernels.has("host_op") or not len(ops):
+        return launched
+    row = kernels.ints("host_op")
+    known = (row >= 0) & (row < len(ops))
+    return np.where(known, ops.ints("start_ns")[np.where(known, row, 0)], launched)

@@ -155,3 +155,19 @@ def test_copies_of_the_resnet_set(traces: Path) -> None:
     assert finding.code == "D-02"
     assert finding.share_ratio == pytest.approx(0.011, abs=0.001)
     assert any("pageable" in evidence.name.en for evidence in finding.evidence)
+
+
+def test_copies_before_the_first_kernel_of_a_step_count(make_trace: Make) -> None:
+    """The exporter's step begins with its first kernel, the host's with the batch that is copied in front of it."""
+    step = {"step_id": 1, "start_ns": 400, "dur_ns": 600, "host_start_ns": 0, "host_dur_ns": 1000}
+    trace = make_trace(
+        meta=NPU,
+        steps=[step],
+        kernels=[{"start_ns": 400, "dur_ns": 600, "name": "a"}],
+        copies=[{"start_ns": 50, "dur_ns": 300, "kind": "H2D", "size_bytes": 1_000_000}],
+    )
+
+    (finding,) = dma.run_on_trace(trace).findings
+
+    assert finding.code == "D-02"
+    assert finding.share_ratio == pytest.approx(0.3)  # 300 of the host's 1000

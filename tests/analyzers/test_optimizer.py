@@ -60,3 +60,16 @@ def test_on_a_cpu_the_phase_itself_counts(make_trace: Callable[..., Trace]) -> N
 def test_inference_is_no_data(make_trace: Callable[..., Trace]) -> None:
     events = [{"name": "preprocess", "kind": "user", "start_ns": 1, "dur_ns": 2}]
     assert optimizer.run_on_trace(make_trace(steps=STEP, host_events=events)).status == "no_data"
+
+
+def test_what_the_backward_had_queued_is_not_the_optimizers(make_trace: Callable[..., Trace]) -> None:
+    """The launching thread runs behind: a backward kernel launched inside of the phase belongs to its operator."""
+    ops = [{"name": "MmBackward0", "start_ns": 4_000, "dur_ns": 10, "thread": 1}]
+    ops += [{"name": "aten::mul_", "start_ns": 5_000 + n, "dur_ns": 1, "thread": 1} for n in range(150)]
+    product = {"name": "MatMul", "start_ns": 5_200, "dur_ns": 700, "launch_start_ns": 5_002, "launch_end_ns": 5_003}
+    rows = [{**product, "host_op": 0}, *({**row, "host_op": n + 1} for n, row in enumerate(kernels(150, 10)))]
+    trace = make_trace(steps=STEP, host_events=RANGE, host_ops=ops, kernels=rows)
+
+    (finding,) = optimizer.run_on_trace(trace).findings
+
+    assert finding.share_ratio == 0.15  # without the 700 ns of the product
