@@ -43,6 +43,8 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "pipeline": "ranks",
     "collectives": "ranks",
     "links": "communication",
+    "experts": "ranks",
+    "expert-kernels": "operators",
 }
 """Home of each of our analyzers; its findings and its tables of unknown name go there."""
 
@@ -73,6 +75,7 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "collectives": "ranks",
     "rank-waits": "ranks",
     "clock-offsets": "ranks",
+    "expert-load": "ranks",
     "link-matrix": "communication",
 }
 """Home of each result table that the report knows by name (docs/report-data.md)."""
