@@ -30,6 +30,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "memory-counters": "dma",
     "dma": "dma",
     "communication": "communication",
+    "comm-bench": "communication",
     "host-dispatch": "host",
     "task-queue": "host",
     "sequences": "host",

@@ -322,6 +322,21 @@ OVERLAP: Final = TableSpec(
     ),
 )
 
+COMM_BENCH: Final = TableSpec(
+    name="comm_bench",
+    row="one message size of one collective, measured alone (hccl_test)",
+    columns=(
+        _text("op", "as in comm_ops; 'other' when the text does not tell", required=True),
+        _int("size_bytes", "bytes", required=True),
+        _int("time_ns", "ns", "average over the iterations", required=True),
+        _float("algorithm_bytes_per_s", "bytes/s", "size / time, as printed"),
+        _text("check", "success, failed; unknown when the check was off"),
+        _int("ranks"),
+        _text("dtype"),
+        _int("iterations"),
+    ),
+)
+
 DATA_PIPELINE: Final = TableSpec(
     name="data_pipeline",
     row="one operator, stage or total of the input pipeline, summed up over the capture (MindSpore)",
@@ -347,7 +362,7 @@ ALL: Final[dict[str, TableSpec]] = {
     for spec in (
         STEPS, KERNELS, COMM_OPS, COMM_TASKS, COMM_TRANSFERS, COMM_PACKETS, COMM_LINKS, COPIES, HOST_OPS,
         RUNTIME_CALLS, HOST_EVENTS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS, EXPORTED_OPS,
-        EXPORTED_APIS, OVERLAP, DATA_PIPELINE,
+        EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE,
     )
 }  # fmt: skip
 """Every table by name."""
