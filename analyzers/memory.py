@@ -65,7 +65,7 @@ def memory(trace: Trace) -> Result:
     Reads:
         memory: time_ns, component, allocated_bytes, reserved_bytes; module_memory, memory_blocks, steps.
     """
-    parts = _components(trace)
+    parts = components(trace)
     own = framework(parts)
     verdicts = (_fragmentation(trace, own), _growth(trace, own), _library(trace))
     tables = [_peaks(parts), _timeline(parts)]
@@ -81,7 +81,7 @@ def memory(trace: Trace) -> Result:
     )
 
 
-def _components(trace: Trace) -> tuple[Component, ...]:
+def components(trace: Trace) -> tuple[Component, ...]:
     table = trace[MEMORY]
     names, time = table.text("component"), table.ints("time_ns")
     parts = []
@@ -158,7 +158,7 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
     """K-02: the floor of allocated memory rises with each step."""
     code = "K-02"
     windows = step_windows(trace)
-    floors = _floors(trace, own, len(windows))
+    floors = floors_of(trace, own, len(windows))
     if own is None or len(floors) < MIN_STEPS:
         reason = Words(
             f"a trend needs memory samples in at least {MIN_STEPS} steps (profile_memory=True, schedule active >= "
@@ -196,7 +196,7 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
     return found, Judged(code=code, verdict="found")
 
 
-def _floors(trace: Trace, own: Component | None, steps: int) -> list[tuple[int, int]]:
+def floors_of(trace: Trace, own: Component | None, steps: int) -> list[tuple[int, int]]:
     """Least allocated memory of each step and its time, for steps that have samples."""
     if own is None:
         return []

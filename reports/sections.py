@@ -39,6 +39,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "optimizer": "operators",
     "cpu-operators": "operators",
     "memory": "memory",
+    "memory-headroom": "memory",
     "aipp": "aipp",
     "ranks": "ranks",
     "pipeline": "ranks",
