@@ -462,19 +462,40 @@ def _transfer_need(trace: Trace, calls: Table) -> Ints:
     transfers = trace[COMM_TRANSFERS]
     if not len(transfers) or not len(calls):
         return np.full(len(calls), NULL, np.int64)
-    both = Text.concat((calls.text("name"), transfers.text("name"))).codes.astype(np.int64)
-    ours, theirs = both[: len(calls)], both[len(calls) :]
-    if transfers.has("step_id") and calls.has("step_id"):
-        steps = np.concatenate((calls.ints("step_id"), transfers.ints("step_id")))
-        number = np.unique(steps, return_inverse=True)[1].reshape(-1)
-        width = int(number.max()) + 1
-        ours, theirs = ours * width + number[: len(calls)], theirs * width + number[len(calls) :]
+    ours, theirs = _call_keys(calls, transfers)
     keys, index = np.unique(theirs, return_inverse=True)
     times = transfers.ints("time_ns")
     sums = np.zeros(len(keys), np.int64)
     np.add.at(sums, index.reshape(-1), np.where(times == NULL, 0, times))
     place = np.clip(np.searchsorted(keys, ours), 0, len(keys) - 1)
     return np.where(keys[place] == ours, sums[place], NULL)
+
+
+def _call_keys(calls: Table, figures: Table) -> tuple[Ints, Ints]:
+    """Equal numbers for a call and the rows of an exporter's table that are about it: by name, and step where known."""
+    both = Text.concat((calls.text("name"), figures.text("name"))).codes.astype(np.int64)
+    ours, theirs = both[: len(calls)], both[len(calls) :]
+    if figures.has("step_id") and calls.has("step_id"):
+        steps = np.concatenate((calls.ints("step_id"), figures.ints("step_id")))
+        number = np.unique(steps, return_inverse=True)[1].reshape(-1)
+        width = int(number.max()) + 1
+        ours, theirs = ours * width + number[: len(calls)], theirs * width + number[len(calls) :]
+    return ours, theirs
+
+
+def call_of_rows(calls: Table, figures: Table) -> Ints:
+    """Row of the call that each row of an exporter's table is about, -1 where there is none.
+
+    Args:
+        calls: rows of comm_ops.
+        figures: comm_transfers or comm_packets.
+    """
+    if not len(calls) or not len(figures):
+        return np.full(len(figures), -1, np.int64)
+    ours, theirs = _call_keys(calls, figures)
+    order = np.argsort(ours, kind="stable")
+    place = np.clip(np.searchsorted(ours[order], theirs), 0, len(order) - 1)
+    return np.where(ours[order][place] == theirs, order[place], -1).astype(np.int64)
 
 
 def _link_rates(tasks: Table, owner: Ints, usable: Bools) -> dict[tuple[int, int], float]:

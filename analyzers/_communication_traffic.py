@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._communication import Calls, is_move, no_waits
+from ascend_perf.analyzers._communication import Calls, call_of_rows, is_move, no_waits
 from ascend_perf.analyzers._communication_tables import packets_in_steps
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
-from ascend_perf.model.table import NULL, Bools, Table
+from ascend_perf.model.table import NULL, Bools, Floats, Table
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS
 from ascend_perf.model.trace import Trace
 from ascend_perf.units import format_ratio
@@ -23,10 +23,8 @@ SMALL_PACKET_BYTES: Final = {"RDMA": 1_000_000, "ROCE": 1_000_000}
 """Packets below this are small on RDMA. Source: msprof-analyze, rules/en/packet.yaml. Status: vendor."""
 SMALL_SDMA_BYTES: Final = 16_000_000
 """Packets below this are small on the links of SDMA (HCCS, PCIE, SIO). Source: as above. Status: vendor."""
-MAX_SMALL_RATIO: Final = 0.20
-"""Share of the transfer time in small packets. Source: as above, there a share of operations. Status: vendor."""
 MIN_PACKET_RATIO: Final = 0.03
-"""Small packets matter from this share of the step. Status: assumed (medium severity)."""
+"""What larger packets would save matters from this share of the step. Status: assumed (medium severity)."""
 ALIGNMENT_BYTES: Final = 512
 """Sizes of SDMA transfers should be multiples of it. Source: msprof-analyze, byte_alignment.yaml. Status: vendor."""
 MIN_UNALIGNED_RATIO: Final = 0.01
@@ -34,7 +32,12 @@ MIN_UNALIGNED_RATIO: Final = 0.01
 
 
 def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
-    """N-02, weighted by time: a thousand tiny packets that take 1 ms are no finding."""
+    """N-02 by what larger packets would save: a thousand tiny packets that take 1 ms are no finding.
+
+    A call with small packets would need the time of its bytes at the best rate that this data shows on the transport;
+    what it is exposed beyond that (waiting for peers left out) is the start-up cost of its packets. So activations of
+    8 MB that already run at the rate of the link are no finding, whatever their size is called.
+    """
     packets = packets_in_steps(calls)
     times = packets.ints("time_ns")
     spent = int(times[times != NULL].sum())
@@ -48,21 +51,27 @@ def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
         return None, Judged(code="N-02", verdict="not_judged", reason=missing)
     limit = packets.text("transport").numbers(lambda name: float(SMALL_PACKET_BYTES.get(name, SMALL_SDMA_BYTES)))
     small = packets.ints("packet_bytes") < np.where(np.isnan(limit), SMALL_SDMA_BYTES, limit)
+    small &= times != NULL
     ratio = int(times[small].sum()) / spent
-    moving = calls.transfer_ns[calls.transfer_ns != NULL]
-    share = share_of(calls, ratio * min(int(moving.sum()) if len(moving) else spent, calls.exposed_union_ns()))
-    if ratio < MAX_SMALL_RATIO or share < MIN_PACKET_RATIO:
+    need = _time_at_best_rate(packets)
+    saved = min(_saved_ns(calls, packets, small, need), calls.exposed_union_ns())
+    share = share_of(calls, saved)
+    if share < MIN_PACKET_RATIO:
         return None, Judged(
             code="N-02", verdict="clean",
             reason=Words(
-                f"small packets take {format_ratio(ratio)} of the transfer time and at most {format_ratio(share)} of "
-                "the step",
-                f"小包占传输时间的 {format_ratio(ratio)}，至多占单步的 {format_ratio(share)}",
+                f"small packets take {format_ratio(ratio)} of the transfer time; larger ones would save at most "
+                f"{format_ratio(share)} of the step",
+                f"小包占传输时间的 {format_ratio(ratio)}；合并为大包至多节省单步的 {format_ratio(share)}",
             ),
         )  # fmt: skip
     rate_small = float(packets.ints("packet_bytes")[small] @ packets.ints("count")[small]) / max(1, times[small].sum())
-    big = ~small & (times != NULL)
+    rate_best = rate_small * float(times[small].sum()) / max(1.0, float(need[small].sum()))
     evidence = [
+        Evidence(
+            name=Words("larger packets would save, at most", "合并为大包至多节省"), value=saved, unit="ns",
+            where="comm_ops: exposed time of calls with small packets, less their bytes at the best rate seen",
+        ),
         Evidence(
             name=Words("transfer time in small packets", "小包的传输时间占比"), value=ratio, unit="ratio",
             where="comm_packets: time_ns of packets under 16 MB (RDMA: 1 MB), weighted by time",
@@ -75,26 +84,61 @@ def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
             name=Words("rate of small packets", "小包速率"), value=rate_small * 1e9, unit="bytes_per_s",
             where="packet_bytes x count / time_ns",
         ),
+        Evidence(
+            name=Words("best rate of a packet size", "各包大小中的最高速率"), value=rate_best * 1e9,
+            unit="bytes_per_s", where="packet_bytes x count / time_ns, by transport and size",
+        ),
     ]  # fmt: skip
-    if big.any():
-        rate_big = float(packets.ints("packet_bytes")[big] @ packets.ints("count")[big]) / max(1, times[big].sum())
-        evidence.append(
-            Evidence(
-                name=Words("rate of large packets", "大包速率"), value=rate_big * 1e9, unit="bytes_per_s",
-                where="packet_bytes x count / time_ns",
-            )
-        )  # fmt: skip
     found = finding(
         "N-02", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
         title=Words(
-            f"{format_ratio(ratio)} of the transfer time goes into small packets, at most {format_ratio(share)} of the "
-            "step",
-            f"传输时间的 {format_ratio(ratio)} 花在小包上，至多占单步的 {format_ratio(share)}",
+            f"{format_ratio(ratio)} of the transfer time goes into small packets; larger ones would save at most "
+            f"{per_step(calls, saved)} of {step_words(calls).en} ({format_ratio(share)})",
+            f"传输时间的 {format_ratio(ratio)} 花在小包上；合并为大包至多节省{step_words(calls).zh}中的 "
+            f"{per_step(calls, saved)}（{format_ratio(share)}）",
         ),
         vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
-        formula="share of small packets in transfer time x transfer time / length of the steps",
+        formula="sum over calls of (exposed time without waiting - time of their bytes at the best rate seen), small "
+        "packets only / length of the steps",
     )  # fmt: skip
     return found, Judged(code="N-02", verdict="found")
+
+
+def _time_at_best_rate(packets: Table) -> Floats:
+    """Time that each row's packets would take at the best rate that a packet size reaches on their transport."""
+    times = np.where(packets.ints("time_ns") == NULL, 0, packets.ints("time_ns")).astype(np.float64)
+    size = packets.ints("packet_bytes").astype(np.float64) * packets.ints("count")
+    transport = packets.text("transport").codes.astype(np.int64)
+    _, of_size = np.unique(packets.ints("packet_bytes"), return_inverse=True)
+    key = transport * (int(of_size.max(initial=0)) + 1) + of_size.reshape(-1)
+    _, row = np.unique(key, return_inverse=True)
+    row = row.reshape(-1)
+    spent, moved = np.bincount(row, times), np.bincount(row, size)
+    rate = np.divide(moved, spent, out=np.zeros_like(moved), where=spent > 0)[row]
+    need = times.copy()
+    for code in np.unique(transport).tolist():
+        own = transport == code
+        best = float(rate[own].max())
+        if best > 0:
+            need[own] = np.minimum(times[own], size[own] / best)
+    return np.asarray(need, np.float64)
+
+
+def _saved_ns(calls: Calls, packets: Table, small: Bools, need: Floats) -> int:
+    """What larger packets would save, all calls together."""
+    call = call_of_rows(calls.table, packets)
+    usable = (call >= 0) & (packets.ints("time_ns") != NULL)
+    rows, count = call[usable], len(calls)
+    times = packets.ints("time_ns")[usable].astype(np.float64)
+    whole = np.bincount(rows, times, count)
+    in_small = np.bincount(rows, np.where(small[usable], times, 0.0), count)
+    wanted = np.bincount(rows, np.where(small[usable], need[usable], 0.0), count)
+    part = np.divide(in_small, whole, out=np.zeros(count), where=whole > 0)
+    left = np.divide(wanted, in_small, out=np.ones(count), where=in_small > 0)
+    waiting = np.where(calls.exposed_waiting_ns == NULL, 0, calls.exposed_waiting_ns)
+    exposed = np.maximum(calls.exposed_ns - waiting, 0)
+    moving = np.where(calls.transfer_ns == NULL, exposed, calls.transfer_ns)
+    return round(float((part * np.maximum(0.0, exposed - moving * left)).sum()))
 
 
 def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:

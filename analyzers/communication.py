@@ -40,6 +40,10 @@ NAME: Final = "communication"
 
 MIN_WAIT_RATIO: Final = 0.05
 """Waiting below this share of the step is no finding. Source: row N-05 (spread over ranks). Status: vendor."""
+NOTIFY_NS: Final = 5_000
+"""Waits of this length per call are the latency of a notification between cards. Status: assumed."""
+MANY_CALLS: Final = 20
+"""From so many calls per step on their latency adds up to a share that looks like a late peer. Status: assumed."""
 MIN_SHARED_RATIO: Final = 0.5
 """A peer that is waited for during this share of the wait for a later one is named with it. Status: assumed."""
 SLOW_LINK_RATIO: Final = 0.5
@@ -116,6 +120,8 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
     for wait in waits:
         if share_of(calls, wait.exposed_ns) < MIN_WAIT_RATIO:
             break  # the longest come first
+        if wait.calls >= MANY_CALLS * calls.steps and wait.union_ns < NOTIFY_NS * wait.calls:
+            continue  # nobody is late: every notification takes its time
         # A peer counts only with the waiting that no later peer explains already.
         own = intervals.difference(intervals.difference(wait.waits, calls.busy), claimed)
         if share_of(calls, intervals.total(own)) < MIN_WAIT_RATIO or any(wait is other for other in named):

@@ -222,8 +222,42 @@ def test_small_packets_weigh_by_time_and_not_by_number(make_trace: MakeTrace) ->
     slow = communication.run_on_trace(packets((1000, 10, 400), (32_000_000, 1, 100)))
 
     assert verdict(many_but_quick, "N-02").verdict == "clean"
-    # 80 % of the transfer time in small packets x 500 ns of transfer in 1000 ns.
-    assert of(slow, "N-02").share_ratio == pytest.approx(0.4)
+    # 80 % of the transfer time in small packets x 500 ns of transfer in 1000 ns; at the rate of the large ones their
+    # bytes would need next to nothing.
+    assert of(slow, "N-02").share_ratio == pytest.approx(0.4, abs=0.001)
+
+
+def test_small_messages_at_the_rate_of_the_link_are_no_finding(make_trace: MakeTrace) -> None:
+    """Activations of a pipeline: below 16 MB each, but nothing larger would run faster."""
+    trace = make_trace(
+        meta=NPU,
+        steps=STEP,
+        comm_ops=[all_reduce(0, 300), all_reduce(400, 300)],
+        comm_transfers=[{"name": "ar_0", "transport": "HCCS", "time_ns": 290}],
+        comm_packets=[
+            {"name": "ar_0", "transport": "HCCS", "packet_bytes": 8_000_000, "count": 1, "time_ns": 290},
+        ],
+    )
+
+    assert verdict(communication.run_on_trace(trace), "N-02").verdict == "clean"
+
+
+def test_the_latency_of_many_notifications_is_no_late_peer(make_trace: MakeTrace) -> None:
+    def waits(length: int) -> Trace:
+        pitch = length + 500
+        return make_trace(
+            meta=NPU,
+            steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 40 * pitch}],
+            comm_ops=[all_reduce(n * pitch, pitch) for n in range(40)],
+            comm_tasks=[
+                task
+                for n in range(40)
+                for task in (wait(n * pitch, length, 1, call=n), move(n * pitch + length, 500, 1, 512, call=n))
+            ],
+        )
+
+    assert verdict(communication.run_on_trace(waits(1_500)), "N-05").verdict == "clean"
+    assert of(communication.run_on_trace(waits(50_000)), "N-05").share_ratio == pytest.approx(50_000 / 50_500)
 
 
 def test_unaligned_transfers_weigh_by_their_union(make_trace: MakeTrace) -> None:
