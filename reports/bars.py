@@ -7,8 +7,9 @@ from statistics import median
 from typing import Final, Literal
 
 from ascend_perf.model.finding import ResultTable, Words
-from ascend_perf.reports.catalogue import phrase, words
+from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload, RankSummary, finite
+from ascend_perf.reports.phrases import phrase
 
 _COMPUTING: Final = ("cube", "vector", "aicpu", "ai cpu", "compute", "computing", "dsa", "mix", "kernel", "gpu")
 

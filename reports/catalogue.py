@@ -13,17 +13,7 @@ from ascend_perf.reports.texts import Lang
 @lru_cache(maxsize=2)
 def catalogue(lang: Lang) -> Mapping[str, str]:
     """Texts by dotted key, e.g. `section.memory`."""
-    return dict(_flat(_loaded(lang)))
-
-
-@lru_cache(maxsize=1)
-def phrases() -> Mapping[str, Words]:
-    """Words for fixed phrases in the cells of result tables."""
-    made = {}
-    for key, both in _loaded("phrases").items():
-        assert isinstance(both, list)
-        made[key] = Words(str(both[0]), str(both[1]))
-    return made
+    return dict(_flat(loaded(lang)))
 
 
 def words(key: str, /, **values: object) -> Words:
@@ -35,43 +25,19 @@ def words(key: str, /, **values: object) -> Words:
     return Words(_filled("en", key, values), _filled("zh", key, values))
 
 
-def phrase(text: str, column: str = "") -> Words:
-    """A fixed phrase of the tool (component, drop reason) as readers see it; unknown text stays as it is.
-
-    Args:
-        text: the cell.
-        column: name of its column, which can give a phrase a meaning of its own.
-    """
-    known = phrases()
-    for name in (f"{column}/{text}", text):
-        if found := known.get(name):
-            return found
-        for head, tail, words_of in _patterns():
-            if name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail):
-                part = name[len(head) : len(name) - len(tail)]
-                return Words(words_of.en.replace("*", part), words_of.zh.replace("*", part))
-    return Words(text or "—", text or "—")
-
-
-@lru_cache(maxsize=1)
-def _patterns() -> tuple[tuple[str, str, Words], ...]:
-    """Phrases with a `*`: what stands before it, what stands behind it, and the words."""
-    starred = [(name.split("*"), both) for name, both in phrases().items() if "*" in name]
-    return tuple((head, tail, both) for (head, tail), both in starred)
-
-
 def _filled(lang: Lang, key: str, values: Mapping[str, object]) -> str:
     plain = {name: getattr(value, lang) if isinstance(value, Words) else value for name, value in values.items()}
     return catalogue(lang)[key].format(**plain)
 
 
-def _loaded(name: str) -> Mapping[str, object]:
+def loaded(name: str) -> Mapping[str, object]:
+    """Content of `catalogues/NAME.yaml`."""
     import yaml
 
     text = (files("ascend_perf.reports") / "catalogues" / f"{name}.yaml").read_text("utf-8")
-    loaded = yaml.safe_load(text)
-    assert isinstance(loaded, dict)
-    return loaded
+    content = yaml.safe_load(text)
+    assert isinstance(content, dict)
+    return content
 
 
 def _flat(node: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:

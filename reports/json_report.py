@@ -17,6 +17,7 @@ from ascend_perf.reports.payload import (
     finite,
     shown_path,
 )
+from ascend_perf.reports.phrases import spoken
 from ascend_perf.reports.texts import Json, Lang, safe, said
 
 SCHEMA_VERSION: Final = 1
@@ -37,16 +38,18 @@ def document(payload: Payload) -> dict[str, Json]:
         "language": lang,
         "generator": f"ascend-perf {payload.version}",
         "label": safe(payload.label),
-        "sources": [_source(item) for item in payload.sources],
+        "sources": [_source(item, lang) for item in payload.sources],
         "ranks": [_rank(rank) for rank in payload.ranks],
         "metrics": [_metric(metric) for metric in payload.metrics],
         "outcomes": [_outcome(outcome, lang) for outcome in payload.outcomes],
         "findings": [_finding(finding, lang) for finding in payload.findings],
-        "broken_analyzers": [{"name": name, "reason": safe(why)} for name, why in sorted(payload.broken.items())],
+        "broken_analyzers": [
+            {"name": name, "reason": safe(spoken(why, lang))} for name, why in sorted(payload.broken.items())
+        ],
     }
 
 
-def _source(item: ReadSource) -> Json:
+def _source(item: ReadSource, lang: Lang) -> Json:
     source = item.source
     return {
         "path": safe(shown_path(source.path)),
@@ -54,8 +57,8 @@ def _source(item: ReadSource) -> Json:
         "format": source.format,
         "rows": source.rows,
         "size_bytes": source.size_bytes,
-        "dropped": [{"reason": safe(drop.reason), "count": drop.count} for drop in source.dropped],
-        "problem": None if source.problem is None else safe(source.problem),
+        "dropped": [{"reason": safe(spoken(drop.reason, lang)), "count": drop.count} for drop in source.dropped],
+        "problem": None if source.problem is None else safe(spoken(source.problem, lang)),
     }
 
 
@@ -120,14 +123,14 @@ def _finding(finding: Finding, lang: Lang) -> Json:
                 "name": said(item.name, lang),
                 "value": safe(item.value) if isinstance(item.value, str) else finite(item.value),
                 "unit": item.unit,
-                "where": safe(item.where),
+                "where": safe(spoken(item.where, lang)),
                 "start_ns": item.start_ns,
             }
             for item in finding.evidence
         ],
         "remedies": [{"text": said(item.text, lang), "code": safe(item.code)} for item in finding.remedies],
-        "formula": safe(finding.formula),
-        "source": safe(finding.source),
+        "formula": safe(spoken(finding.formula, lang)),
+        "source": safe(spoken(finding.source, lang)),
         "subject": safe(finding.subject),
         "step_ids": [*finding.step_ids],
     }

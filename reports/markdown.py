@@ -10,6 +10,7 @@ from ascend_perf.model.finding import Cell, Evidence, Finding, Words
 from ascend_perf.reports.catalogue import catalogue
 from ascend_perf.reports.judged import judged_rows
 from ascend_perf.reports.payload import Payload, StepRow
+from ascend_perf.reports.phrases import spoken
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.texts import markdown, markdown_code, said
 from ascend_perf.reports.verdict import facts, gain, ranges, spread, verdict
@@ -86,7 +87,7 @@ class _Writer:
             lines.append(f"{step}. {self._say(remedy.text)}")
             if remedy.code:
                 lines += ["", *(f"   {line}" for line in markdown_code(remedy.code).split("\n")), ""]
-        based = " · ".join(markdown(part) for part in (finding.formula, finding.source) if part)
+        based = " · ".join(markdown(spoken(part, self.lang)) for part in (finding.formula, finding.source) if part)
         return [*lines, "", f"{self.texts['ui.based_on']}: {based}", ""] if based else [*lines, ""]
 
     def _ranks(self, finding: Finding) -> str:
@@ -98,7 +99,7 @@ class _Writer:
         return said_ranks
 
     def _evidence(self, item: Evidence) -> str:
-        where = f" — {markdown(item.where)}" if item.where else ""
+        where = f" — {markdown(spoken(item.where, self.lang))}" if item.where else ""
         return f"{self._say(item.name)}: {self._cell(item.value, item.unit)}{where}"
 
     def _cell(self, value: Cell, unit: Unit) -> str:

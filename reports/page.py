@@ -13,9 +13,10 @@ from typing import Final
 
 from ascend_perf.model.finding import Cell, Evidence, Finding, ResultColumn, ResultTable, Words
 from ascend_perf.reports.bars import Bar, bars
-from ascend_perf.reports.catalogue import catalogue, phrase, words
+from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.judged import judged_rows
 from ascend_perf.reports.payload import Payload, finite
+from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
 from ascend_perf.reports.texts import Json, pair, safe
@@ -38,7 +39,7 @@ _CLOCK_COLUMNS: Final = frozenset({"end_ns", "peak_at_ns", "alloc_ns"})
 _PHRASE_COLUMNS: Final = frozenset(
     {
         "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
-        "lane",
+        "lane", "stage", "where", "taken_by", "skew_from", "ranks", "src", "dst",
     }
 )  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
@@ -82,6 +83,11 @@ def page(payload: Payload) -> dict[str, Json]:
 
 def _pair(text: Words | None) -> Json:
     return None if text is None else pair(text)
+
+
+def _sentence(text: str) -> Json:
+    """Plain text of an analyzer in both languages; empty stays empty."""
+    return pair(phrase(text)) if text else ""
 
 
 def _identity(payload: Payload) -> str:
@@ -141,8 +147,8 @@ def _finding(finding: Finding, payload: Payload, origins: Mapping[int | None, in
         "affected": [*finding.affected_ranks],
         "evidence": [_evidence(item, home, origins.get(home)) for item in finding.evidence],
         "remedies": [{"text": pair(item.text), "code": safe(item.code)} for item in finding.remedies],
-        "formula": safe(finding.formula),
-        "source": safe(finding.source),
+        "formula": _sentence(finding.formula),
+        "source": _sentence(finding.source),
         "bands": [
             {"rank": rank, "start": start - origin, "end": end - origin}
             for rank, windows in bands
@@ -185,7 +191,7 @@ def _evidence(item: Evidence, rank: int | None, origin_ns: int | None) -> Json:
         "name": pair(item.name),
         "value": value,
         "unit": item.unit,
-        "where": safe(item.where),
+        "where": _sentence(item.where),
         "at": at if at is None or abs(at) <= SAFE_INTEGER else None,
         "rank": rank,
     }

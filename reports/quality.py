@@ -6,8 +6,9 @@ from collections.abc import Hashable, Sequence
 from typing import Final, TypeVar
 
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
-from ascend_perf.reports.catalogue import phrase, words
+from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload, shown_path
+from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.texts import Lang
 from ascend_perf.reports.verdict import ranges
 from ascend_perf.units import Unit
@@ -23,13 +24,13 @@ def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
     and rank.
     """
     tables = (
-        _sources(payload),
+        _sources(payload, lang),
         _dropped(payload, lang),
         _checks(payload, lang),
         _missing(payload, lang),
         _warnings(payload, lang),
         _analyzers(payload, lang),
-        _settings(payload),
+        _settings(payload, lang),
     )
     return tuple(table for table in tables if len(table))
 
@@ -43,12 +44,12 @@ def _table(name: str, columns: _Columns, rows: Sequence[Sequence[Cell]]) -> Resu
     )
 
 
-def _in(text: str, lang: Lang) -> str:
-    said = phrase(text)
+def _in(text: str, lang: Lang, column: str = "") -> str:
+    said = phrase(text, column)
     return said.en if lang == "en" else said.zh
 
 
-def _sources(payload: Payload) -> ResultTable:
+def _sources(payload: Payload, lang: Lang) -> ResultTable:
     rows: list[list[Cell]] = []
     for item in payload.sources:
         source = item.source
@@ -61,7 +62,7 @@ def _sources(payload: Payload) -> ResultTable:
                 source.rows,
                 source.size_bytes,
                 dropped,
-                source.problem,
+                None if source.problem is None else _in(source.problem, lang),
             ]
         )
     columns: _Columns = (
@@ -105,8 +106,8 @@ def _checks(payload: Payload, lang: Lang) -> ResultTable:
             rows.append(
                 [
                     verdict.en if lang == "en" else verdict.zh, _in(check.name, lang), _rank(rank.rank),
-                    _exact(check.ours), _exact(check.theirs), f"{check.ours - check.theirs:.4g}", check.unit,
-                    _exact(check.tolerance), _in(check.where, lang),
+                    _exact(check.ours), _exact(check.theirs), f"{check.ours - check.theirs:.4g}",
+                    _in(check.unit, lang, "unit"), _exact(check.tolerance), _in(check.where, lang),
                 ]
             )  # fmt: skip
     columns: _Columns = (
@@ -141,7 +142,8 @@ def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
     rows: list[list[Cell]] = [[key[0], on, key[1], count[key], key[2]] for key, on in _joined(found).items()]
     broken = words("status.broken")
     rows += [
-        [name, None, broken.en if lang == "en" else broken.zh, 0, why] for name, why in sorted(payload.broken.items())
+        [name, None, broken.en if lang == "en" else broken.zh, 0, _in(why, lang)]
+        for name, why in sorted(payload.broken.items())
     ]
     columns: _Columns = (
         ("analyzer", "none"), ("rank", "none"), ("status", "none"), ("findings", "count"), ("reason", "none")
@@ -156,18 +158,20 @@ SETTINGS: Final = (
 """Profiler settings shown, in this order."""
 
 
-def _settings(payload: Payload) -> ResultTable:
+def _settings(payload: Payload, lang: Lang) -> ResultTable:
     """One row per setting, version or environment variable and value, with the ranks that have it."""
     found: list[tuple[int | None, tuple[str, str]]] = []
     for rank in payload.ranks:
         meta = rank.meta
         seen = {name: getattr(meta.settings, name) for name in SETTINGS}
-        seen |= {f"{name} version": version for name, version in meta.versions.items()}
+        seen |= {_in(f"{name} version", lang): version for name, version in meta.versions.items()}
         seen |= dict(meta.environment)
         if meta.device.derivation:
-            seen["device derivation"] = meta.device.derivation
+            seen[_in("device derivation", lang)] = _in(meta.device.derivation, lang)
         found += [(rank.rank, (name, str(value))) for name, value in seen.items() if value is not None and value != ""]
     if payload.manifest is not None:
-        found += [(None, (f"{name} version", version)) for name, version in payload.manifest.versions.items()]
+        found += [
+            (None, (_in(f"{name} version", lang), version)) for name, version in payload.manifest.versions.items()
+        ]
     rows: list[list[Cell]] = [[name, value, on] for (name, value), on in _joined(found).items()]
     return _table("settings", (("setting", "none"), ("value", "none"), ("ranks", "none")), rows)

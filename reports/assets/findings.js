@@ -32,7 +32,7 @@
           return h("tr", null,
             h("th", { scope: "row" }, AP.w(item.name)),
             h("td", { class: typeof item.value === "number" ? "figure" : "word" }, value),
-            h("td", { class: "where" }, item.where),
+            h("td", { class: "where" }, AP.w(item.where)),
             clocked && h("td", { class: "figure" }, item.at === null ? "" : AP.timelineOf(item.rank)
               ? h("button", {
                 type: "button", class: "link", title: AP.t("ui.show_in_timeline"),
@@ -44,8 +44,8 @@
 
   function body(finding) {
     const based = [
-      finding.formula && [AP.t("ui.formula") + ": ", h("code", null, finding.formula)],
-      finding.source && [AP.t("ui.source") + ": " + finding.source],
+      finding.formula && [AP.t("ui.formula") + ": ", h("code", null, AP.w(finding.formula))],
+      finding.source && [AP.t("ui.source") + ": " + AP.w(finding.source)],
       [AP.t("ui.row") + ": " + finding.code],
     ].filter(Boolean);
     const band = finding.bands.find(function (b) { return AP.timelineOf(b.rank); });

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ascend_perf.model.finding import Words
-from ascend_perf.reports.catalogue import catalogue, phrase, phrases, words
+from ascend_perf.reports.catalogue import catalogue, words
+from ascend_perf.reports.phrases import phrase, phrases
 from ascend_perf.reports.sections import ORDER, SECTION_OF_TABLE
 
 REPORTS = Path(__file__).parent.parent.parent / "reports"

@@ -1,0 +1,158 @@
+"""Fixed phrases that analyzers and parsers write as plain text, as readers of both languages see them.
+
+`catalogues/phrases.yaml` holds cells, the other catalogues of `BOOKS` hold whole sentences. A `*` of a key stands for
+a part that differs (a name, a figure): the words hold it as `*` in the same order, or as `{1}`, `{2}` in another;
+`{1!}` is the phrase that the part is itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from ascend_perf.model.finding import Words
+from ascend_perf.reports.catalogue import loaded
+from ascend_perf.reports.texts import MAX_TEXT, Lang
+
+BOOKS: Final = ("phrases", "formulas", "places", "input")
+"""Catalogues of phrases: cells of tables; how a share was computed; where evidence lies; what was read and missing."""
+
+MAX_DEPTH: Final = 3
+"""How deep a part of a phrase may be a phrase itself."""
+
+_SEPARATOR: Final = "; "
+_HINT: Final = "\n  hint: "
+"""Between what went wrong and the next step in the text of an error."""
+_MARK: Final = re.compile(r"\*|\{([1-9])(!?)\}")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Place of a `*` in the words: its number from 0, and whether it is said in words of ours."""
+
+    number: int
+    is_phrase: bool
+
+
+_Template = tuple[str | _Part, ...]
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """A key with `*`: the text between them, and the words with places for the parts."""
+
+    literals: tuple[str, ...]
+    en: _Template
+    zh: _Template
+
+    def parts_of(self, text: str) -> tuple[str, ...] | None:
+        """What the `*` stand for, each at least one character and as short as it can be; None when it is not this."""
+        head, *middle, tail = self.literals
+        if not (text.startswith(head) and text.endswith(tail)):
+            return None
+        at, end = len(head), len(text) - len(tail)
+        parts = []
+        for literal in middle:
+            found = text.find(literal, at + 1, end)
+            if found < 0:
+                return None
+            parts.append(text[at:found])
+            at = found + len(literal)
+        return (*parts, text[at:end]) if at < end else None
+
+
+def phrase(text: str, column: str = "") -> Words:
+    """A fixed phrase of the tool (component, place of evidence, drop reason) as readers see it.
+
+    Phrases joined by "; " are looked up one by one. Text that is no phrase (a kernel's name) stays as it is.
+
+    Args:
+        text: the cell or sentence.
+        column: name of its column, which can give a phrase a meaning of its own.
+    """
+    what, hinted, hint = text.partition(_HINT)
+    if hinted and what and hint:
+        problem, step = phrase(what), phrase(hint)
+        return Words(f"{problem.en} (hint: {step.en})", f"{problem.zh}（提示：{step.zh}）")
+    return _phrase(text, column, 0) or Words(text or "—", text or "—")
+
+
+def spoken(text: str, lang: Lang) -> str:
+    """A sentence of ours in one language. English is what analyzers and parsers wrote."""
+    return text if lang == "en" or not text else phrase(text).zh
+
+
+@lru_cache(maxsize=1)
+def phrases() -> Mapping[str, Words]:
+    """Words of all phrases by key; a catalogue that gives Chinese only keeps the key as English."""
+    made: dict[str, Words] = {}
+    for book in BOOKS:
+        for key, said in loaded(book).items():
+            if key in made:
+                raise ValueError(f"phrase {key!r} is there twice")
+            both = said if isinstance(said, list) else [key, said]
+            made[key] = Words(str(both[0]), str(both[1]))
+    return made
+
+
+@lru_cache(maxsize=4096)
+def _phrase(text: str, column: str, depth: int) -> Words | None:
+    if not text or len(text) > MAX_TEXT or depth > MAX_DEPTH:
+        return None
+    for name in (f"{column}/{text}", text) if column else (text,):
+        if found := phrases().get(name):
+            return found
+        if _SEPARATOR in text:
+            continue
+        for pattern in _patterns():
+            if (parts := pattern.parts_of(name)) is not None:
+                return Words(_filled(pattern.en, parts, "en", depth), _filled(pattern.zh, parts, "zh", depth))
+    return _joined(text.split(_SEPARATOR), depth) if _SEPARATOR in text else None
+
+
+def _joined(pieces: list[str], depth: int) -> Words | None:
+    said = [_phrase(piece, "", depth) for piece in pieces]
+    if not any(said):
+        return None
+    both = [words or Words(piece or " ", piece or " ") for words, piece in zip(said, pieces, strict=True)]
+    return Words(_SEPARATOR.join(words.en for words in both), "；".join(words.zh for words in both))
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[_Pattern, ...]:
+    """Phrases with `*`, those that say most first."""
+    starred = [(tuple(key.split("*")), words) for key, words in phrases().items() if "*" in key]
+    starred.sort(key=lambda item: -sum(map(len, item[0])))
+    made = tuple(_Pattern(literals, _template(words.en), _template(words.zh)) for literals, words in starred)
+    for pattern in made:
+        asked = [item.number for item in (*pattern.en, *pattern.zh) if isinstance(item, _Part)]
+        if asked and max(asked) > len(pattern.literals) - 2:
+            raise ValueError(f"phrase {'*'.join(pattern.literals)!r} asks for a part that it does not have")
+    return made
+
+
+def _template(words: str) -> _Template:
+    made: list[str | _Part] = []
+    at = stars = 0
+    for mark in _MARK.finditer(words):
+        made.append(words[at : mark.start()])
+        at = mark.end()
+        if mark[1]:
+            made.append(_Part(int(mark[1]) - 1, bool(mark[2])))
+        else:
+            made.append(_Part(stars, False))
+            stars += 1
+    return (*made, words[at:])
+
+
+def _filled(template: _Template, parts: tuple[str, ...], lang: Lang, depth: int) -> str:
+    return "".join(item if isinstance(item, str) else _said(item, parts, lang, depth) for item in template)
+
+
+def _said(place: _Part, parts: tuple[str, ...], lang: Lang, depth: int) -> str:
+    text = parts[place.number]
+    words = _phrase(text, "", depth + 1) if place.is_phrase else None
+    return text if words is None else words.en if lang == "en" else words.zh
