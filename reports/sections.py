@@ -25,6 +25,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "mac-utilisation": "mac",
     "dynamic-shape": "operators",
     "vector-chains": "operators",
+    "compute-efficiency": "mac",
     "attention": "operators",
     "frequency": "mac",
     "memory-counters": "dma",
