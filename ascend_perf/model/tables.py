@@ -276,7 +276,7 @@ COUNTERS: Final = TableSpec(
     name="counters",
     row="one sample of a device counter",
     columns=(
-        _int("time_ns", "ns", required=True),
+        _int("time_ns", "ns", "unknown: a figure of the whole capture", required=True),
         _text("counter", "AI Core Freq, HBM, LLC, HCCS, power ...", required=True),
         _text("unit"),
         _float("value"),

@@ -13,7 +13,7 @@ import numpy as np
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Floats, Ints, Table, Text
 from ascend_perf.parsers._ascend_sqlite import Strings, columns_of, enum_text, float_columns, int_columns
-from ascend_perf.parsers._ascend_words import named
+from ascend_perf.parsers._ascend_words import first_known, named
 
 OVERLAPS: Final = {0: "COMPUTE", 1: "COMMUNICATION", 2: "COMM_NOT_OVERLAP_COMP", 3: "FREE"}
 """Fallback for files without the enumeration's table. Source: format reference, 3.4."""
@@ -33,9 +33,37 @@ _COUNTERS: Final[tuple[tuple[str, str, str, str, float], ...]] = (
     ("LLC", "throughput", "LLC/Throughput", "B/s", 1.0),
     ("HCCS", "txThroughput", "HCCS/Tx", "B/s", 1.0),
     ("HCCS", "rxThroughput", "HCCS/Rx", "B/s", 1.0),
-    ("NIC", "bandwidth", "NIC/Bandwidth", "B/s", 1.0),
-    ("ROCE", "bandwidth", "RoCE/Bandwidth", "B/s", 1.0),
-)
+    *(
+        (table, column, f"{title}/{name}", unit, 1.0)
+        for table, title in (("NIC", "NIC"), ("ROCE", "RoCE"))
+        for column, name, unit in (
+            ("bandwidth", "Bandwidth", "B/s"), ("rxByteRate", "Rx", "B/s"), ("txByteRate", "Tx", "B/s"),
+            ("rxErrors", "Rx errors", "count"), ("txErrors", "Tx errors", "count"),
+            ("rxDropped", "Rx dropped", "count"), ("txDropped", "Tx dropped", "count"),
+        )
+    ),
+    ("NETDEV_STATS", "macTxBandwidth", "Netdev/Tx", "B/s", 1.0),
+    ("NETDEV_STATS", "macRxBandwidth", "Netdev/Rx", "B/s", 1.0),
+    *(
+        ("NETDEV_STATS", column, f"Netdev/{name}", "count", 1.0)
+        for column, name in (
+            ("macTxPfcPkt", "Tx PFC"), ("macRxPfcPkt", "Rx PFC"), ("roceTxCnpPkt", "Tx CNP"),
+            ("roceRxCnpPkt", "Rx CNP"),
+            ("roceTxErrPkt", "Tx errors"), ("roceRxErrPkt", "Rx errors"), ("roceNewPktRty", "retries"),
+        )
+    ),
+    *(
+        ("PCIE", f"{column}Avg", f"PCIe/{name}", "B/s", 1.0)
+        for column, name in (
+            ("txPost", "Tx posted"), ("txNonpost", "Tx non-posted"), ("txCpl", "Tx completions"),
+            ("rxPost", "Rx posted"), ("rxNonpost", "Rx non-posted"), ("rxCpl", "Rx completions"),
+        )
+    ),
+    ("PCIE", "txNonpostLatencyAvg", "PCIe/Tx latency", "ns", 1.0),
+    ("HOST_MEM_USAGE", "usage", "host memory/Usage", "ratio", 0.01),
+    ("HOST_DISK_USAGE", "usage", "host disk/Usage", "ratio", 0.01),
+    ("HOST_NETWORK_USAGE", "usage", "host network/Usage", "ratio", 0.01),
+)  # fmt: skip
 """Table, column, name, unit and factor of counters that have one value per sample."""
 
 
@@ -82,7 +110,9 @@ class SampleReader:
             )
         ]
         process = self._ints("NPU_MEM", "type", "ddr", "hbm", "timestampNs")
-        app = self.strings.text(process["type"]).equals("app") & (process["timestampNs"] != NULL)
+        event = self._memory_word(process["type"])
+        app = event.equals("app") & (process["timestampNs"] != NULL)
+        device = event.equals("device") & (process["timestampNs"] != NULL)
         used = np.where(process["ddr"] == NULL, 0, process["ddr"]) + np.where(process["hbm"] == NULL, 0, process["hbm"])
         parts.append(
             Table(
@@ -94,6 +124,9 @@ class SampleReader:
                 },
             )
         )
+        whole = Text.full(int(device.sum()), "Device/Memory")
+        self._device_memory = _samples(process["timestampNs"][device], whole, "bytes", used[device].astype(np.float64))
+        parts += self._ge_memory(wanted=not len(record["timestamp"]))
         self.tables["memory"] = Table.concat(t.MEMORY, parts).sorted_by("time_ns")
         blocks = self._ints("OP_MEMORY", "name", "size", "allocationTime", "releaseTime")
         self.tables["memory_blocks"] = Table(
@@ -105,6 +138,8 @@ class SampleReader:
                 "free_ns": blocks["releaseTime"],
             },
         )
+        if not len(blocks["size"]):
+            self.tables["memory_blocks"] = self._ge_blocks()
         modules = self._ints("NPU_MODULE_MEM", "moduleId", "timestampNs", "totalReserved")
         names = enum_text(self.connection, "ENUM_MODULE", {}, modules["moduleId"])
         keep = (names.codes >= 0) & (modules["timestampNs"] != NULL)
@@ -118,8 +153,64 @@ class SampleReader:
             },
         )
 
+    def _memory_word(self, ids: Ints) -> Text:
+        """Words such as app, device, allocate: of the enumeration that some versions have, else of STRING_IDS."""
+        words = self.strings.text(ids)
+        if not columns_of(self.connection, "ENUM_MEMORY"):
+            return words
+        return first_known(enum_text(self.connection, "ENUM_MEMORY", {}, ids), words)
+
+    def _ge_memory(self, *, wanted: bool) -> list[Table]:
+        """NPU_OP_MEM: memory of the graph engine after each allocation and release."""
+        rows = self._ints(
+            "NPU_OP_MEM", "operatorName", "addr", "type", "size", "timestampNs", "totalAllocate", "totalReserve"
+        )
+        keep = rows["timestampNs"] != NULL
+        self._drop("NPU_OP_MEM row without a time", int((~keep).sum()))
+        order = np.flatnonzero(keep)[np.argsort(rows["timestampNs"][keep], kind="stable")]
+        self._ge = {name: values[order] for name, values in rows.items()}
+        if not wanted:
+            return []
+        return [
+            Table(
+                t.MEMORY,
+                {
+                    "time_ns": self._ge["timestampNs"],
+                    "component": Text.full(len(order), "GE"),
+                    "allocated_bytes": self._ge["totalAllocate"],
+                    "reserved_bytes": self._ge["totalReserve"],
+                },
+            )
+        ]
+
+    def _ge_blocks(self) -> Table:
+        """NPU_OP_MEM as blocks: an allocation lasts until the next release of its address."""
+        rows = self._ge
+        word = self._memory_word(rows["type"])
+        taken, freed = word.equals("allocate"), word.equals("release")
+        self._drop("NPU_OP_MEM row that is neither allocation nor release", int((~taken & ~freed).sum()))
+        used = np.flatnonzero(taken | freed)
+        used = used[np.argsort(rows["addr"][used], kind="stable")]  # each address's events in order of time
+        begins, address = taken[used], rows["addr"][used]
+        follows = np.zeros(len(used), bool)
+        follows[:-1] = begins[:-1] & ~begins[1:] & (address[:-1] == address[1:])
+        alone = ~begins
+        alone[1:] &= ~follows[:-1]
+        time = rows["timestampNs"][used]
+        shown = np.flatnonzero(begins | alone)
+        freed_at = np.where(follows, np.roll(time, -1), NULL)
+        return Table(
+            t.MEMORY_BLOCKS,
+            {
+                "name": named(self.strings.text(rows["operatorName"][used][shown]).compact()),
+                "size_bytes": np.where(rows["size"] == NULL, NULL, np.abs(rows["size"]))[used][shown],
+                "alloc_ns": np.where(begins, time, NULL)[shown],
+                "free_ns": np.where(begins, freed_at, time)[shown],
+            },
+        ).sorted_by("alloc_ns")
+
     def _counters(self) -> None:
-        parts = []
+        parts = [self._device_memory]
         for table, column, counter, unit, factor in _COUNTERS:
             if not columns_of(self.connection, table):
                 continue
@@ -130,11 +221,20 @@ class SampleReader:
         if columns_of(self.connection, "HBM"):
             samples = self._ints("HBM", "timestampNs", "hbmId", "type")
             value = float_columns(self.connection, "HBM", "bandwidth")["bandwidth"]
-            direction = self.strings.text(samples["type"]).relabel(str.capitalize).to_list()
+            direction = self._memory_word(samples["type"]).relabel(str.capitalize).to_list()
             controller = zip(samples["hbmId"].tolist(), direction, strict=True)
             label = Text.of([f"HBM {number}/{word or 'unknown'}" for number, word in controller])
             parts.append(_samples(samples["timestampNs"], label, "B/s", value))
+        parts += [self._labelled(*form) for form in _LABELLED if columns_of(self.connection, form[0])]
         self.tables["counters"] = Table.concat(t.COUNTERS, parts).sorted_by("time_ns")
+
+    def _labelled(self, table: str, label: str, column: str, title: str, unit: str, factor: float) -> Table:
+        """Counters of several things in one table: `{title} {thing}`."""
+        samples = self._ints(table, "timestampNs", label)
+        value = float_columns(self.connection, table, column)[column] * factor
+        ids = samples[label]
+        things = self.strings.text(ids) if label in ("eventName", "name") else _numbers(ids)
+        return _samples(samples["timestampNs"], things.relabel(lambda word: f"{title} {word}"), unit, value)
 
     def _overlap(self) -> None:
         rows = self._ints("OVERLAP_ANALYSIS", "startNs", "endNs", "type")
@@ -152,8 +252,20 @@ class SampleReader:
         self.tables["overlap"] = self.tables["overlap"].sorted_by("start_ns")
 
 
+_LABELLED: Final = (
+    ("QOS", "eventName", "bandwidth", "QoS", "B/s", 1.0),
+    ("CPU_USAGE", "cpuId", "usage", "CPU", "ratio", 0.01),
+)
+"""Table, column of the thing, column of the value, title, unit and factor."""
+
+
+def _numbers(ids: Ints) -> Text:
+    values, codes = np.unique(ids, return_inverse=True)
+    return Text(codes.astype(np.int32), [str(value) for value in values.tolist()])
+
+
 def _samples(time: Ints, label: Text, unit: str, value: Floats) -> Table:
-    keep = (time != NULL) & ~np.isnan(value)
+    keep = (time != NULL) & ~np.isnan(value) & (label.codes >= 0)
     return Table(
         t.COUNTERS,
         {

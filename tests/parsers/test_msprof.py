@@ -20,6 +20,7 @@ from ascend_perf.parsers.discover import find_units
 from tests.parsers._ascend_profile import (
     EPOCH_US,
     HARDWARE,
+    DatabaseWriter,
     Generation,
     folder_of,
     kernel_events,
@@ -346,6 +347,54 @@ def test_loose_files_of_two_captures_are_two_traces(tmp_path: Path) -> None:
     assert [len(trace[t.KERNELS]) for trace in traces] == [2, 2]
     assert names(traces[1]) == ["aclnnAdd_AddAiCore_Add5", "aclnnAdd_AddAiCore_Add6"]
     assert all(any("two captures" in warning for warning in trace.meta.warnings) for trace in traces)
+
+
+def test_counters_and_memory_of_a_database(tmp_path: Path) -> None:
+    path = Prof(tmp_path).raw(0).path / f"msprof_{STAMP}.db"
+    db = DatabaseWriter(path)
+    db.table("TASK", ("startNs", "endNs", "deviceId", "globalTaskId"), [(T0, T0 + 1000, d, d) for d in (0, 1)])
+    db.table("COMPUTE_TASK_INFO", ("name", "globalTaskId"), [(db.word("a"), d) for d in (0, 1)])
+    samples = {
+        "PCIE": (("txPostMin", "txPostAvg", "txNonpostLatencyAvg"), (1, 2, 300)),
+        "NETDEV_STATS": (("macRxPfcPkt", "roceNewPktRty", "macTxBandwidth"), (4, 5, 6)),
+        "ROCE": (("bandwidth", "rxDropped"), (7, 8)),
+        "QOS": (("eventName", "bandwidth"), (db.word("OTHERS"), 9)),
+    }
+    for table, (columns, values) in samples.items():
+        rows = [(d, T0, *values[:-1], values[-1] + 100 * d) for d in (0, 1)]
+        db.table(table, ("deviceId", "timestampNs", *columns), rows)
+    db.table("CPU_USAGE", ("timestampNs", "cpuId", "usage"), [(T0, 3, 50.0), (T0, 4, 25.0)])
+    memory = [(db.word("app"), 1, 2, T0, 0), (db.word("device"), 3, 4, T0, 0), (db.word("app"), 9, 9, T0, 1)]
+    db.table("NPU_MEM", ("type", "ddr", "hbm", "timestampNs", "deviceId"), memory)
+    take, free = db.word("allocate"), db.word("release")
+    events = [
+        (db.word("x"), 64, take, 10, T0 + 3, 30, 90, 0),
+        (db.word("y"), 64, free, -10, T0 + 5, 20, 90, 0),  # in the file's order, not in time's
+        (db.word("w"), 32, free, -7, T0 + 1, 20, 90, 0),
+        (db.word("z"), 64, take, 5, T0 + 9, 25, 90, 0),
+    ]
+    names_of = ("operatorName", "addr", "type", "size", "timestampNs", "totalAllocate", "totalReserve", "deviceId")
+    db.table("NPU_OP_MEM", names_of, events)
+    db.close()
+
+    first, second = traces_at(tmp_path)
+
+    assert counters(first) == {
+        "PCIe/Tx posted": ("B/s", 2.0), "PCIe/Tx latency": ("ns", 300.0), "Netdev/Rx PFC": ("count", 4.0),
+        "Netdev/retries": ("count", 5.0), "Netdev/Tx": ("B/s", 6.0), "RoCE/Bandwidth": ("B/s", 7.0),
+        "RoCE/Rx dropped": ("count", 8.0), "QoS OTHERS": ("B/s", 9.0), "CPU 3": ("ratio", 0.5),
+        "CPU 4": ("ratio", 0.25), "Device/Memory": ("bytes", 7.0),
+    }  # fmt: skip
+    assert counters(second)["PCIe/Tx latency"] == ("ns", 400.0)
+    assert counters(second)["CPU 3"] == ("ratio", 0.5)
+    blocks = first[t.MEMORY_BLOCKS]
+    assert blocks.text("name").to_list() == ["w", "x", "z"]
+    assert blocks.ints("alloc_ns").tolist() == [NULL, T0 + 3, T0 + 9]
+    assert blocks.ints("free_ns").tolist() == [T0 + 1, T0 + 5, NULL]
+    assert blocks.ints("size_bytes").tolist() == [7, 10, 5]
+    assert first[t.MEMORY].text("component").to_list() == ["APP", "GE", "GE", "GE", "GE"]
+    assert second[t.MEMORY].ints("reserved_bytes").tolist() == [18]
+    assert not second.has(t.MEMORY_BLOCKS)
 
 
 def events_of(*rows: int) -> list[dict[str, object]]:
@@ -981,6 +1030,14 @@ def test_real_database(traces: Path) -> None:
     # 4 rows of HBM, 4 of LLC with two figures each, 5 of DDR with two each.
     kinds = {kind: sum((name or "").startswith(kind) for name in counted) for kind in ("HBM", "LLC", "DDR")}
     assert kinds == {"HBM": 4, "LLC": 8, "DDR": 10}
+    # 494 events of NPU_OP_MEM: 246 pairs, one release of an older block, one block that outlived the capture.
+    blocks = trace[t.MEMORY_BLOCKS]
+    has_start, has_end = blocks.ints("alloc_ns") != NULL, blocks.ints("free_ns") != NULL
+    assert (len(blocks), int((has_start & has_end).sum()), int((~has_start).sum())) == (248, 246, 1)
+    assert int((~has_end).sum()) == 1
+    memory = trace[t.MEMORY]
+    assert (len(memory), int(memory.ints("allocated_bytes").max())) == (494, 604110848)
+    assert int(memory.ints("reserved_bytes").max()) == 1229258752
     hits = trace[t.COUNTERS].floats("value")[trace[t.COUNTERS].text("counter").equals("LLC/Hit Rate")]
     assert hits.round(4).tolist()[:3] == [0.475, 0.543, 0.608]
 
