@@ -12,6 +12,7 @@ import numpy as np
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import membership, step_windows
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Severity, Words
 from ascend_perf.model.table import NULL, Ints
 from ascend_perf.model.tables import MEMORY, MEMORY_BLOCKS, MODULE_MEMORY
@@ -103,6 +104,16 @@ def framework(parts: Sequence[Component]) -> Component | None:
     return next((by_name[name] for name in _FRAMEWORK if name in by_name), None)
 
 
+def capacity_of(trace: Trace) -> int | None:
+    """Size of the device's memory in bytes: as the trace tells it, else of the named device."""
+    device = trace.meta.device
+    if device.memory_bytes:
+        return device.memory_bytes
+    spec = spec_for(device)
+    size = spec.memory_bytes.value if spec else None
+    return None if size is None else int(size)
+
+
 def _fragmentation(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged]:
     """K-01: memory that the allocator holds but that was never in use at once."""
     code = "K-01"
@@ -115,7 +126,7 @@ def _fragmentation(trace: Trace, own: Component | None) -> tuple[Finding | None,
         )
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     gap = reserved[0] - allocated[0]
-    capacity = trace.meta.device.memory_bytes
+    capacity = capacity_of(trace)
     ratio = gap / (capacity or reserved[0])
     of = Words("of device memory", "占设备内存") if capacity else Words("of what is reserved", "占已预留内存")
     if ratio <= MAX_GAP_RATIO:
@@ -225,7 +236,7 @@ def _library(trace: Trace) -> tuple[Finding | None, Judged]:
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     at = int(rows[np.argmax(modules.ints("reserved_bytes")[rows])])
     held = int(modules.ints("reserved_bytes")[at])
-    capacity = trace.meta.device.memory_bytes
+    capacity = capacity_of(trace)
     if capacity is None:
         reason = Words(
             f"HCCL holds {format_quantity(held, 'bytes')}; the size of device memory is not in this data",

@@ -12,8 +12,7 @@ from ascend_perf.analyzers._idle import Cause, idle_of
 from ascend_perf.analyzers._repeats import MAX_GAP_NS
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import step_windows
-from ascend_perf.analyzers.memory import Component, components, floors_of, framework
-from ascend_perf.device.specs import spec_for
+from ascend_perf.analyzers.memory import Component, capacity_of, components, floors_of, framework
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Severity, Words
 from ascend_perf.model.table import NULL
 from ascend_perf.model.tables import MEMORY, MEMORY_BLOCKS
@@ -77,16 +76,6 @@ def memory_headroom(trace: Trace) -> Result:
     ):  # fmt: skip
         (findings if isinstance(outcome, Finding) else judged).append(outcome)  # type: ignore[arg-type]
     return Result(findings=tuple(findings), judged=tuple(judged))
-
-
-def capacity_of(trace: Trace) -> int | None:
-    """Size of the device's memory in bytes: as the trace tells it, else of the named device."""
-    device = trace.meta.device
-    if device.memory_bytes:
-        return device.memory_bytes
-    spec = spec_for(device)
-    size = spec.memory_bytes.value if spec else None
-    return None if size is None else int(size)
 
 
 def _static_and_loss(trace: Trace, own: Component, capacity: int) -> Iterator[Finding | Judged]:

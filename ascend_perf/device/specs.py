@@ -6,8 +6,8 @@ The facts are data (`specs/hardware.yaml`), read once and only when asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -27,6 +27,9 @@ VECTOR_FLOP_PER_CYCLE: Final[dict[str, int]] = {"fp16": 256, "fp32": 128}
 
 Source: CANN platform files.
 """
+
+SAME_FREQUENCY_RATIO: Final = 0.01
+"""Derived frequencies differ by up to this from the rated one. Status: measured (format reference, 5.4)."""
 
 _FILE: Final = Path(__file__).parent / "specs" / "hardware.yaml"
 _BYTES_GIB: Final = 2**30
@@ -159,15 +162,36 @@ def _derived(device: Device) -> DeviceSpec | None:
         basis="derived",
         matrix_flops_per_s=cube,
         vector_flops_per_s=vector,
-        memory_bytes=Figure(
-            value=None if device.memory_bytes is None else float(device.memory_bytes),
-            confidence="unknown" if device.memory_bytes is None else "medium",
-        ),
+        memory_bytes=Figure(value=float(device.memory_bytes), confidence="medium")
+        if device.memory_bytes is not None
+        else _agreed([part.memory_bytes for part in _alike(device)]),
+        memory_bytes_per_s=_agreed([part.memory_bytes_per_s for part in _alike(device)]),
         cube_cores=device.cube_cores,
         vector_cores=device.vector_cores,
         frequency_hz=device.frequency_hz,
         note=why,
     )
+
+
+def _alike(device: Device) -> list[DeviceSpec]:
+    """Parts of the table with the cores and the frequency of a device: it is one of them, but not known which."""
+    return [
+        part
+        for part in device_specs().values()
+        if part.kind == "npu"
+        and part.cube_cores == device.cube_cores
+        and part.frequency_hz is not None
+        and device.frequency_hz is not None
+        and abs(part.frequency_hz - device.frequency_hz) <= SAME_FREQUENCY_RATIO * part.frequency_hz
+    ]
+
+
+def _agreed(figures: Sequence[Figure]) -> Figure:
+    """The figure that all parts share, so that it holds whichever part it is; unknown when one lacks it or differs."""
+    values = {figure.value for figure in figures}
+    if len(values) != 1 or None in values:
+        return UNKNOWN
+    return replace(figures[0], confidence="medium", note="equal on all parts with these cores and this frequency")
 
 
 def _ascend_bin(name: str | None) -> DeviceSpec | None:

@@ -82,3 +82,17 @@ def test_derived_and_table_peaks_agree_for_the_known_parts() -> None:
             peak = spec.matrix_peak("fp16")
             assert peak is not None
             assert spec.cube_cores * spec.frequency_hz * 8192 == pytest.approx(peak, rel=1e-3), spec.id
+
+
+def test_what_all_parts_of_like_cores_and_frequency_share_holds_for_an_unnamed_one() -> None:
+    # 20 cores at 1800 MHz: 910B3 and one die of a 910C, both with 64 GiB at 1.6 TB/s.
+    spec = spec_for(Device(kind="npu", cube_cores=20, vector_cores=40, frequency_hz=1_798_000_000))
+    assert spec is not None
+    assert spec.basis == "derived"
+    assert spec.memory_bytes.value == 64 * 2**30
+    assert spec.memory_bytes_per_s.value == 1.6e12
+
+    # 20 cores at 1500 MHz: the parts differ, so nothing is known.
+    slower = spec_for(Device(kind="npu", cube_cores=20, vector_cores=40, frequency_hz=1_500_000_000))
+    assert slower is not None
+    assert slower.memory_bytes_per_s.value is None
