@@ -1,4 +1,4 @@
-"""Idle time of the device that the launch queue (H-02) or repeated short kernels (H-03) explain.
+"""Idle time of the device that the launch queue (H-02), repeated short kernels (H-03) or HCCL (N-12) explain.
 
 Both analyzers and the general row H-01 read it from here, so that no idle time is claimed twice.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._collective_launch import issuing
 from ascend_perf.analyzers._idle import Cause, Idle, union_of
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._repeats import Repeat, repeats_of
@@ -101,6 +102,7 @@ def claims_of(trace: Trace, idle: Idle) -> dict[str, IntervalSet]:
     """Idle time by the row that explains it, without overlap; rows that explain nothing are left out."""
     queue = queue_of(trace, idle)
     claims = {"H-02": EMPTY if queue is None else queue.lost, "H-03": sequences_of(trace, idle, queue).lost}
+    claims["N-12"] = intervals.difference(issuing(trace, idle), intervals.union(*claims.values()))
     return {code: lost for code, lost in claims.items() if len(lost.starts)}
 
 

@@ -17,10 +17,11 @@ from ascend_perf.analyzers._communication_tables import exposed_waits, group_nam
 from ascend_perf.analyzers._group_kinds import GroupKind, group_kinds
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._sync_batchnorm import SyncBatchNorm, sync_batch_norm
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import NULL, Bools
-from ascend_perf.model.tables import COMM_TRANSFERS, KERNELS
+from ascend_perf.model.tables import COMM_TRANSFERS, HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.units import format_ns, format_quantity, format_ratio
 
@@ -34,12 +35,16 @@ MIN_CALLS_FOR_RATE: Final = 3
 """Fewer calls give no rate to compare with. Status: assumed."""
 
 CODES: Final = ("N-01", "N-09", "N-10", "E-03")
+"""Rows that share the exposed time of a rank; N-11 takes its part before them."""
+MIN_SYNC_NORM_RATIO: Final = 0.01
+"""Synchronised batch norms that are exposed for less than this share are no finding. Status: assumed."""
 
 _CODE_OF: Final[dict[GroupKind, str]] = {"dp": "N-10", "tp": "N-09", "cp": "N-09", "ep": "E-03"}
 _KINDS: Final[dict[str, Words]] = {
     "N-09": Words("tensor or context parallel communication", "TP 或 CP 通信"),
     "N-10": Words("data parallel communication (gradients, parameters)", "DP 通信（梯度、参数）"),
     "E-03": Words("expert exchange (dispatch, combine)", "专家 Dispatch 与 Combine 通信"),
+    "N-11": Words("communication of synchronised batch norms", "SyncBatchNorm 通信"),
     "N-01": Words("communication", "通信"),
 }
 _MOE: Final = ("groupedmatmul", "grouped_matmul", "moe", "grouped_gemm", "fused_moe")
@@ -64,7 +69,7 @@ class Explained:
 
 
 def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Judged]]:
-    """N-01 and its rows by kind of group, from 10 % of the step in all.
+    """N-01 and its rows by kind of group, from 10 % of the step in all; N-11 before them.
 
     Args:
         calls: the calls of the rank.
@@ -75,6 +80,13 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
     rest_ns = explained.rest_ns(calls)
     share = share_of(calls, rest_ns)
     masks, inferred = _masks(calls)
+    norm = sync_batch_norm(calls)
+    found, normed = _norms(calls, explained, norm, exposed_ns)
+    claimed, left = EMPTY, rest_ns
+    if found and norm is not None and found[0].share_ratio is not None:
+        claimed = intervals.difference(calls.union(norm.calls), calls.busy)
+        left -= min(left, explained.rest_ns(calls, norm.calls))
+        masks = {code: mask & ~norm.calls for code, mask in masks.items() if (mask & ~norm.calls).any()}
     if share < LOOK_EXPOSED_RATIO:
         note = None
         if exposed_ns > rest_ns:
@@ -84,10 +96,7 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
                 f"未被掩盖的通信占 {format_ratio(share_of(calls, exposed_ns))}，除 {format_ratio(share)} 外均为其他条目"
                 "已解释的等待",
             )
-        return [], [_verdict(calls, code, masks, (), note) for code in CODES]
-    claimed = EMPTY
-    left = rest_ns
-    found: list[Finding] = []
+        return found, [*(_verdict(calls, code, masks, (), note) for code in CODES), normed]
     rows = sorted((code for code in masks if code != "N-01"), key=lambda code: -explained.rest_ns(calls, masks[code]))
     rest = masks.get("N-01", np.zeros(len(calls), bool))
     for code in rows:
@@ -103,7 +112,45 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
         whole = rest if found else np.ones(len(calls), bool)
         found.append(_row(calls, explained, "N-01", whole, own, exposed_ns, inferred))
     named = tuple(f.code for f in found)
-    return found, [_verdict(calls, code, masks, named, None) for code in CODES]
+    return found, [*(_verdict(calls, code, masks, named, None) for code in CODES), normed]
+
+
+def _norms(
+    calls: Calls, explained: Explained, norm: SyncBatchNorm | None, exposed_ns: int
+) -> tuple[list[Finding], Judged]:
+    """N-11: more than 20 synchronised batch norms per step."""
+    code = "N-11"
+    if norm is None or not norm.is_many:
+        if norm is None and not calls.trace.has(HOST_OPS) and not calls.trace[KERNELS].has("op_type"):
+            reason = Words(
+                "neither framework operators nor kernel types in this data", "数据中既没有框架算子，也没有 Kernel 类型"
+            )
+            return [], Judged(code=code, verdict="not_judged", reason=reason)
+        return [], Judged(code=code, verdict="clean")
+    if norm.has_launches and norm.calls.any():
+        own = explained.rest_ns(calls, norm.calls)
+        if share_of(calls, own) < MIN_SYNC_NORM_RATIO:
+            note = Words(
+                f"{norm.per_step:.4g} per step, {format_ratio(share_of(calls, own))} of the step",
+                f"每步 {norm.per_step:.4g} 次，占单步 {format_ratio(share_of(calls, own))}",
+            )
+            return [], Judged(code=code, verdict="clean", reason=note)
+        return [_row(calls, explained, code, norm.calls, own, exposed_ns, False)], Judged(code=code, verdict="found")
+    one = finding(
+        code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=None,
+        title=Words(
+            f"{norm.per_step:.4g} synchronised batch norms per step exchange their statistics between ranks",
+            f"每步 {norm.per_step:.4g} 次 SyncBatchNorm，逐层在各卡间交换统计量",
+        ),
+        evidence=[
+            Evidence(
+                name=Words("synchronised batch norms per step", "每步 SyncBatchNorm 次数"), value=norm.per_step,
+                unit="count", where=f"host_ops or kernels: {norm.example[:100]}",
+            )
+        ],
+        vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
+    )  # fmt: skip
+    return [one], Judged(code=code, verdict="found")
 
 
 def _masks(calls: Calls) -> tuple[dict[str, Bools], bool]:

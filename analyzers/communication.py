@@ -108,7 +108,7 @@ def _is_comparable(trace: Trace) -> bool:
 def _not_judged(reason: Words) -> tuple[Judged, ...]:
     return tuple(
         Judged(code=code, verdict="not_judged", reason=reason)
-        for code in ("N-01", "N-02", "N-03", "N-05", "N-09", "N-10", "E-03")
+        for code in ("N-01", "N-02", "N-03", "N-05", "N-09", "N-10", "N-11", "E-03")
     )
 
 

@@ -46,6 +46,8 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "pipeline": "ranks",
     "collectives": "ranks",
     "links": "communication",
+    "contention": "communication",
+    "collective-launch": "communication",
     "experts": "ranks",
     "expert-kernels": "operators",
 }

@@ -116,3 +116,35 @@ def test_kinds_are_inferred_from_sizes_and_members_and_marked_so(make_trace: Mak
         comm_ops=[{"start_ns": 0, "dur_ns": 1, "name": g, "op": "allReduce", "group": g} for g in groups],
     )  # fmt: skip
     assert group_kinds(trace) == {"a": ("tp", True), "b": ("dp", True), "c": ("pp", True)}
+
+
+def normed(make_trace: MakeTrace, layers: int, dur: int, *, launches: bool = True) -> Outcome:
+    """Layers of synchronised batch norm with a collective each, every 1000 ns of a step of 100 us, and one other."""
+    at = [1000 * layer for layer in range(layers)]
+    return communication.run_on_trace(
+        make_trace(
+            meta=Meta(rank=0, device=Device(kind="gpu")),
+            steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100_000}],
+            kernels=[{"start_ns": 0, "dur_ns": 100, "name": "k"}],
+            host_ops=[{"start_ns": s, "dur_ns": 100, "name": "SyncBatchNorm"} for s in at],
+            comm_ops=[
+                {"start_ns": s + 200, "dur_ns": dur, "name": f"c{s}", "op": "allGather", "group": "w"}
+                | ({"launch_start_ns": s + 50} if launches else {})
+                for s in at
+            ] + [{"start_ns": 60_000, "dur_ns": 20_000, "name": "last", "op": "allReduce", "group": "w",
+                  "launch_start_ns": 59_000}],
+        )
+    )  # fmt: skip
+
+
+def test_many_synchronised_batch_norms_take_their_calls_from_the_general_row(make_trace: MakeTrace) -> None:
+    assert shares(normed(make_trace, 30, 300)) == {"N-11": 0.09, "N-01": 0.2}
+
+
+def test_twenty_synchronised_batch_norms_are_allowed(make_trace: MakeTrace) -> None:
+    assert shares(normed(make_trace, 20, 300)) == {"N-01": 0.26}
+
+
+def test_synchronised_batch_norms_of_unknown_calls_have_no_share(make_trace: MakeTrace) -> None:
+    outcome = normed(make_trace, 30, 300, launches=False)
+    assert {f.code: f.share_ratio for f in outcome.findings} == {"N-11": None, "N-01": pytest.approx(0.29)}
