@@ -32,6 +32,7 @@ SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
     "dma": "dma",
     "communication": "communication",
     "comm-bench": "communication",
+    "communication-log": "communication",
     "host-dispatch": "host",
     "task-queue": "host",
     "sequences": "host",

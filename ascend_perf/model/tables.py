@@ -337,6 +337,21 @@ COMM_BENCH: Final = TableSpec(
     ),
 )
 
+LOG_EVENTS: Final = TableSpec(
+    name="log_events",
+    row="one line of a log that says something about communication, or an error (plog)",
+    columns=(
+        _int("time_ns", "ns", "local time of the host, written as if it were UTC", required=True),
+        _text("level", "INFO, WARNING, ERROR, EVENT ..."),
+        _text("kind", "communicator, call, error", required=True),
+        _text("name", "create, destroy; the op of a call; the code of an error", required=True),
+        _text("group", "communicator"),
+        _int("size_bytes", "bytes", "count of a call times the size of its type"),
+        _text("dtype"),
+        _int("thread"),
+    ),
+)
+
 DATA_PIPELINE: Final = TableSpec(
     name="data_pipeline",
     row="one operator, stage or total of the input pipeline, summed up over the capture (MindSpore)",
@@ -362,7 +377,7 @@ ALL: Final[dict[str, TableSpec]] = {
     for spec in (
         STEPS, KERNELS, COMM_OPS, COMM_TASKS, COMM_TRANSFERS, COMM_PACKETS, COMM_LINKS, COPIES, HOST_OPS,
         RUNTIME_CALLS, HOST_EVENTS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS, EXPORTED_OPS,
-        EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE,
+        EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE, LOG_EVENTS,
     )
 }  # fmt: skip
 """Every table by name."""
