@@ -25,6 +25,7 @@ from ascend_perf.parsers._msprof_facts import ProcessFacts
 from ascend_perf.parsers._msprof_files import Inputs
 from ascend_perf.parsers._msprof_missing import missing_data
 from ascend_perf.parsers._msprof_process import HOST_TABLES, MADE_OF_TASKS, NO_TABLE, Process
+from ascend_perf.parsers._msprof_trace import marks_of
 
 OTHER_CAPTURE: Final = "tables and database share no kernel: they are of two captures, and each is a trace of its own"
 
@@ -165,6 +166,7 @@ class _DeviceTrace:
             (t.RUNTIME_CALLS, timeline.runtime_calls()),
             (t.HOST_OPS, timeline.host_ops()),
             (t.HOST_EVENTS, timeline.host_events()),
+            (t.HOST_EVENTS, marks_of(timeline.trace)),
             (t.COPIES, timeline.copies()),
             (t.OVERLAP, timeline.overlap()),
             (t.COUNTERS, timeline.counters()),

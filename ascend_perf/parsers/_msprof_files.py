@@ -279,7 +279,11 @@ def is_exported(prof: Path) -> bool:
 def closed(folder: Folder) -> tuple[Path, ...]:
     """Folders below that are no profiles of their own: raw data of a framework's profile, parts of a PROF directory."""
     if is_prof(folder):
-        return folder.folders
+        if _PROF.fullmatch(folder.path.name):
+            return folder.folders
+        # By another name it may hold further things.
+        own = (EXPORT_FOLDER, ANALYZE_FOLDER, "host")
+        return tuple(path for path in folder.folders if path.name in own or _DEVICE.fullmatch(path.name))
     if not is_torch_folder(folder):
         return ()
     profs = tuple(path for path in folder.folders if _PROF.fullmatch(path.name))

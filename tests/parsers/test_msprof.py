@@ -427,6 +427,21 @@ def test_trace_links_the_kernels_of_op_summary(tmp_path: Path) -> None:
     assert kernels.ints("launch_end_ns").tolist() == [T0 - 12_000, T0 + 13_000]
 
 
+def test_marks_of_a_trace(tmp_path: Path) -> None:
+    name = {"ph": "M", "name": "process_name", "pid": 77, "tid": 0, "args": {"name": "msproftx"}}
+    marks = [
+        {"ph": "X", "name": word, "pid": 77, "tid": 5, "ts": stamp("1"), "dur": 2.5, **more}
+        for word, more in (("forward", {}), ("load", {"args": {"event_type": "push/pop", "domain": "default"}}))
+    ]
+    Prof(tmp_path).raw(0).json([*events_of(0), name, *marks])
+
+    events = trace_at(tmp_path)[t.HOST_EVENTS]
+
+    assert sorted(events.text("name").to_list()) == ["forward", "load"]
+    assert events.ints("dur_ns").tolist() == [2_500, 2_500]
+    assert set(events.text("kind")) == {"user"}
+
+
 @pytest.mark.parametrize("labels", [("NPU 4", "NPU 5"), ("NPU", "NPU"), None])
 def test_trace_of_several_devices(tmp_path: Path, labels: tuple[str, str] | None) -> None:
     events = events_of(0)
@@ -847,6 +862,25 @@ def test_raw_data_of_a_torch_profile_are_no_second_trace(tmp_path: Path) -> None
         ("ascend_pt", f"{profile.name}/ASCEND_PROFILER_OUTPUT/kernel_details.csv")
     ]
     assert not problems
+
+
+def test_raw_data_of_a_mindspore_profile_are_no_second_trace(tmp_path: Path) -> None:
+    profile = torch_profile(tmp_path).rename(tmp_path / "rank-0_1_20260528000000000_ascend_ms")
+    Prof(profile).raw(0).summary([summary_row(0)])
+
+    units, problems = find_units(tmp_path)
+
+    assert [unit.parser for unit in units] in (["mindspore"], ["ascend_pt"]) and not problems
+
+
+def test_what_lies_beside_an_export_by_another_name_is_read_too(tmp_path: Path) -> None:
+    prof = Prof(tmp_path, "out").raw(0)
+    prof.summary([summary_row(0)])
+    torch_profile(prof.path)
+
+    units, _ = find_units(tmp_path)
+
+    assert sorted(unit.parser for unit in units) == ["ascend_pt", "msprof"]
 
 
 def test_an_export_in_a_torch_profile_that_was_not_parsed_is_read(tmp_path: Path) -> None:
