@@ -18,6 +18,7 @@ from ascend_perf.analyzers._late_ranks import (
     origin,
     upper_first,
 )
+from ascend_perf.analyzers._pipeline_ideal import Schedule, schedule_of
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView, job_of
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
@@ -144,7 +145,8 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
             ),
         )  # fmt: skip
     views = {view.rank: view for view in job.ranks}
-    affected = [rank for rank, wait in known.items() if share_of(views[rank], wait) > _limit(job, views[rank])]
+    limit = _limit(job)
+    affected = [rank for rank, wait in known.items() if share_of(views[rank], wait) > limit]
     if not affected:
         worst = max(known, key=lambda rank: share_of(views[rank], known[rank]))
         note = Words(
@@ -181,6 +183,8 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
     evidence: list[Evidence] = []
     for rank in affected[:3]:
         evidence += _wait_evidence(views[rank], known[rank])
+    if (schedule := schedule_of(job)) is not None:
+        evidence = [*evidence[:4], _ideal(schedule)]
     others = [rank for rank in known if rank not in affected]
     if others:
         evidence.append(
@@ -201,6 +205,16 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
     return [found], Judged(code=code, verdict="found")
 
 
+def _ideal(schedule: Schedule) -> Evidence:
+    """What equal stages would idle in any case; more micro-batches lower it."""
+    return Evidence(
+        name=Words("bubble of equal stages, without interleaving", "各阶段均衡、无交错调度时的气泡"),
+        value=schedule.ideal_ratio, unit="ratio",
+        where=f"(p - 1) / (m + p - 1) of the step: {schedule.stages} stages, {schedule.micro_batches} micro-batches"
+        + (" (counted from the point-to-point calls, taken for 1F1B)" if schedule.is_inferred else ""),
+    )  # fmt: skip
+
+
 def _pipeline_wait(view: RankView) -> int | None:
     """Waiting inside the pipeline, all steps together: from the calls, or the exporter's Bubble where it is more."""
     exported = view.split.bubble_ns
@@ -211,13 +225,12 @@ def _pipeline_wait(view: RankView) -> int | None:
     return max(view.p2p.waiting_ns, exported or 0)
 
 
-def _limit(job: Job, view: RankView) -> float:
+def _limit(job: Job) -> float:
     """Share from which waiting counts: 10 %, or 5 points above the ideal bubble where the micro-batches are known."""
-    stages = len(set(job.stages.values())) or 1
-    micro = view.trace.meta.parallel.get("num_micro_batches", 0)
-    if stages < 2 or micro < 1:
+    schedule = schedule_of(job)
+    if schedule is None or schedule.is_inferred:
         return MAX_BUBBLE_RATIO
-    return min(MAX_BUBBLE_RATIO, (stages - 1) / (micro + stages - 1) + 0.05)
+    return min(MAX_BUBBLE_RATIO, schedule.ideal_ratio + 0.05)
 
 
 def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...], Words | None]:

@@ -9,6 +9,8 @@ import pytest
 
 from ascend_perf.analyzers._communication import ranks_words
 from ascend_perf.analyzers._late_ranks import modified_z
+from ascend_perf.analyzers._pipeline_ideal import schedule_of
+from ascend_perf.analyzers._stages import job_of
 from ascend_perf.analyzers.ranks import ranks
 from ascend_perf.findings import merge_findings, rank_findings
 from ascend_perf.model.finding import Finding, Judged, Outcome
@@ -317,3 +319,40 @@ def test_a_pipeline_whose_waits_are_unknown_is_not_judged(make_trace: MakeTrace)
 
     assert judged.verdict == "not_judged"
     assert judged.reason is not None and "Level1" in judged.reason.en
+
+
+@pytest.mark.parametrize(
+    ("stage", "op", "calls", "micro"),
+    [
+        (1, "receive", 6, 6),  # the last stage receives once per micro-batch
+        (0, "receive", 6, 6),  # the first one a gradient each
+        (0, "batchSendRecv", 7, 6),  # 1 warm-up send, 5 pairs, 1 receive: m + p - 1
+        (1, "batchSendRecv", 7, 6),
+        (0, "send", 6, None),
+        (0, "batchSendRecv", 1, None),
+    ],
+)
+def test_micro_batches_are_counted_from_the_calls_of_the_end_stages(
+    stage: int, op: str, calls: int, micro: int | None, make_trace: MakeTrace
+) -> None:
+    trace = make_trace(
+        meta=meta(stage, world=2, groups=(Group(name="pp", label="pp", ranks=(0, 1)),)),
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 1000}],
+        kernels=[{"start_ns": 0, "dur_ns": 100, "name": "k"}],
+        comm_ops=[{"start_ns": 10 * at, "dur_ns": 5, "name": f"c{at}", "op": op, "group": "pp"} for at in range(calls)],
+    )
+    schedule = schedule_of(job_of(Run(traces=(trace,))))
+    assert (None if schedule is None else schedule.micro_batches) == micro
+    if schedule is not None:
+        assert schedule.is_inferred
+        assert schedule.ideal_ratio == pytest.approx(1 / 7)  # (2 - 1) / (6 + 2 - 1)
+
+
+def test_the_metadata_state_the_micro_batches(make_trace: MakeTrace) -> None:
+    facts = Meta(
+        rank=0, world_size=4, device=Device(kind="npu"), groups=(Group(name="pp", label="pp", ranks=(0, 2)),),
+        parallel={"global_batch": 32, "micro_batch": 2, "data_parallel": 2, "pipeline_model_parallel": 2},
+    )  # fmt: skip
+    schedule = schedule_of(job_of(Run(traces=(computing(make_trace, 0, 100, meta=facts),))))
+    assert schedule is not None
+    assert (schedule.stages, schedule.micro_batches, schedule.is_inferred) == (2, 8, False)
