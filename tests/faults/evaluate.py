@@ -48,6 +48,7 @@ class Truth:
     also: tuple[str, ...]
     ranks: tuple[int, ...]
     affected_ranks: tuple[int, ...]
+    is_split: bool
     planted_ns: float | None
     """Time per step that would be gained without the fault; None where the fault is no matter of time."""
     step_ns: float
@@ -101,7 +102,7 @@ def build(kind: Kind, strength: Strength, seed: int) -> tuple[Job, dict[int, Rec
 def _truth(kind: Kind, strength: str, planted: float | None, step: float) -> Truth:
     return Truth(
         kind=kind.name, strength=strength, codes=tuple(sorted(kind.codes)), also=tuple(sorted(kind.also)),
-        ranks=kind.ranks, affected_ranks=kind.affected, planted_ns=planted, step_ns=step,
+        ranks=kind.ranks, affected_ranks=kind.affected, is_split=kind.is_split, planted_ns=planted, step_ns=step,
     )  # fmt: skip
 
 
@@ -123,8 +124,9 @@ def score(truth: Truth, findings: Sequence[Finding], failed: Iterable[str] = ())
     if right and truth.planted_ns and truth.planted_ns > 0:
         shares = [f.share_ratio for _, f in right if f.share_ratio is not None]
         if shares:
-            # Several rows may name parts of one fault; the nearest counts.
-            errors = [share * truth.step_ns / truth.planted_ns - 1 for share in shares]
+            # Rows that name the same time from two sides: the nearest counts.
+            predicted = [sum(shares)] if truth.is_split else shares
+            errors = [share * truth.step_ns / truth.planted_ns - 1 for share in predicted]
             error = min(errors, key=abs)
     named = any(set(f.ranks) == set(truth.ranks) for _, f in right) or (
         len(truth.ranks) <= 1 and bool(right) and not truth.affected_ranks

@@ -26,7 +26,8 @@ KINDS: Final[tuple[Kind, ...]] = (
         twin=host.fast_dispatch,
         codes=rows("H-01 H-03"),
         also=rows("H-02 C-06"),
-        note="60 small operators, dispatched one by one",
+        note="60 small operators, dispatched one by one; the rows share the idle time between them",
+        is_split=True,
     ),
     Kind(name="python-before-step", make=model.card, plant=host.python_between, codes=rows("D-01 H-01")),
     Kind(name="python-after-step", make=model.card, plant=host.after_step, codes=rows("H-01 D-01")),
@@ -63,7 +64,20 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(name="tail-blocks", make=model.card, plant=kernels.tail_blocks, codes=rows("C-04"), also=rows("C-01")),
     Kind(name="aicpu-index", make=model.card, plant=kernels.on_ai_cpu("IndexPutV2", "INT64"), codes=rows("C-07")),
     Kind(name="aicpu-dtype", make=model.card, plant=kernels.on_ai_cpu("Mul", "INT16"), codes=rows("C-07")),
-    Kind(name="padded-attention", make=model.card, plant=kernels.padded_attention, codes=rows("C-05")),
+    Kind(
+        name="attention-padded",
+        make=model.card,
+        plant=kernels.padded_attention,
+        twin=kernels.full_attention,
+        codes=rows("C-05"),
+    ),
+    Kind(
+        name="attention-vector",
+        make=model.card,
+        plant=kernels.vector_attention,
+        twin=kernels.cube_attention,
+        codes=rows("C-05"),
+    ),
     Kind(
         name="vector-chain",
         make=model.card,
@@ -151,7 +165,14 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(name="driver-memory", make=model.card, plant=host.driver_memory, codes=rows("K-04")),
     Kind(name="fragmentation", make=model.card, plant=host.fragmented, codes=rows("K-01"), has_gain=False),
     Kind(name="leak", make=model.card, plant=host.leaking, codes=rows("K-02"), has_gain=False),
-    Kind(name="clock-low", make=model.card, codes=rows("P-01"), plant=lambda j, t, s: ranks.slow_clock(j, t, s, (0,))),
+    Kind(name="clock-throttled", make=model.card, codes=rows("P-01"), plant=ranks.throttled),
+    Kind(
+        name="clock-constant",
+        make=model.card,
+        codes=rows("P-01"),
+        plant=lambda j, t, s: ranks.slow_clock(j, t, s, (0,)),
+        note="one card at one clock: nothing to compare with",
+    ),
     # Ranks.
     Kind(
         name="late-loader",

@@ -172,6 +172,8 @@ class Job:
     """Speed of a link as a part of its usual speed."""
     frequency_hz: dict[int, int] = field(default_factory=dict)
     """Ranks whose AI Core runs slower than rated."""
+    throttled_from: int = 0
+    """Steps before this one run at the rated frequency."""
     host_factor: float = 1.0
     is_blocking: bool = False
     """ASCEND_LAUNCH_BLOCKING=1."""
@@ -183,6 +185,10 @@ class Job:
     first_step: int = 12
     has_pipeline: bool = False
     rdma_stall_ns: int = 0
+
+    def frequency_of(self, rank: int, step: int) -> int:
+        """Frequency of the AI Core of a rank in the step with this place."""
+        return FREQUENCY_HZ if step < self.throttled_from else self.frequency_hz.get(rank, FREQUENCY_HZ)
 
     def map_ops(self, change: object, ranks: tuple[int, ...] | None = None) -> None:
         """Replaces each Op by `change(op)`: an Op, or a list of instructions."""
@@ -418,9 +424,11 @@ class _Rank:
         self.main = 4000 + recording.rank
         self.second = 5000 + recording.rank
         self.ranges: list[tuple[str, int]] = []
+        self.step = 0
 
     def run(self) -> _Program:
         for number, program in enumerate(self.job.programs[self.out.rank]):
+            self.step = number
             start = self.now
             for item in program:
                 if isinstance(item, Collective):
@@ -483,7 +491,7 @@ class _Rank:
             launch_end = at + self.host(item.queue_ns)
             self.slice("call", "Node@launch", at, launch_end, thread, self.connection)
             start = max(launch_end + LAUNCH_NS, self.free.get(COMPUTE_STREAM, 0) + 20)
-            factor = FREQUENCY_HZ / self.job.frequency_hz.get(self.out.rank, FREQUENCY_HZ)
+            factor = FREQUENCY_HZ / self.job.frequency_of(self.out.rank, self.step)
             # What a core computes scales with its clock, what memory delivers does not.
             stretch = factor if kernel.mac else 1.0
             dur = max(900, round(kernel.dur_ns * stretch * (1 + self.rng.uniform(-0.004, 0.004))))

@@ -48,7 +48,7 @@ def matmul(m: int, n: int, k: int, *, dtype: str = "DT_BF16", **changes: object)
 
 
 def vector(
-    op_type: str, shape: Sequence[int], *, reads: int = 1, writes: int = 1, width: int = 2, rate: float = 0.45,
+    op_type: str, shape: Sequence[int], *, reads: int = 1, writes: int = 1, width: int = 2, rate: float = 0.58,
     dtype: str = "DT_BF16", name: str = "", **changes: object,
 ) -> Kernel:  # fmt: skip
     """A vector kernel that moves `reads + writes` tensors at a part of the memory rate."""

@@ -145,24 +145,49 @@ def loop_optimizer(job: Job, target: int, strength: Strength) -> None:
             steps[number] = made
 
 
-def padded_attention(job: Job, target: int, strength: Strength) -> None:
-    """Attention of an odd head size: the vector units, not the cube, limit it."""
+def _attention_of(job: Job, target: int, saved: float, *, is_twin: bool, **changes: object) -> None:
+    """Attention kernels of a length of which `saved` can go, together the target; the twin has the rest."""
     flash = frozenset({"FlashAttentionScore", "FlashAttentionScoreGrad"})
-    meant = sum(
-        k.dur_ns for item in job.programs[0][0] if isinstance(item, Op) for k in item.kernels if k.op_type in flash
-    )
-    factor = 1 + target / meant
+    ops = [item for item in job.programs[0][0] if isinstance(item, Op)]
+    dur = target / saved / sum(k.op_type in flash for op in ops for k in op.kernels)
 
     def change(op: Op) -> Op:
-        kernels = tuple(
-            k.longer(factor, mac=0.84 / factor, vec=0.88, mte1=0.5 / factor, mte2=0.4, fixpipe=0.3,
-                     inputs=("1,2048,32,72",) * 3, outputs=("1,2048,32,72",))
-            if k.op_type in flash else k
-            for k in op.kernels
-        )  # fmt: skip
-        return replace(op, kernels=kernels)
+        return replace(
+            op,
+            kernels=tuple(
+                k.longer(1.0, dur_ns=round(dur * (1 - saved)))
+                if k.op_type in flash and is_twin
+                else k.longer(1.0, **{"dur_ns": round(dur), **changes})
+                if k.op_type in flash
+                else k
+                for k in op.kernels
+            ),
+        )
 
     job.map_ops(change)
+
+
+PADDED_HEAD: Final = 72
+"""A head size that the kernel pads to 128."""
+
+
+def padded_attention(job: Job, target: int, strength: Strength) -> None:
+    """Attention with a head size that is padded: the cube multiplies zeros."""
+    heads = f"1,{HEADS},2048,{PADDED_HEAD}"
+    _attention_of(job, target, 1 - PADDED_HEAD / 128, is_twin=False, inputs=(heads,) * 3, outputs=(heads,))
+
+
+def full_attention(job: Job, target: int, strength: Strength) -> None:
+    _attention_of(job, target, 1 - PADDED_HEAD / 128, is_twin=True)
+
+
+def vector_attention(job: Job, target: int, strength: Strength) -> None:
+    """Attention whose softmax, not its products, sets the time."""
+    _attention_of(job, target, 0.55, is_twin=False, mac=0.45, vec=0.9, mte1=0.25, mte2=0.4, fixpipe=0.3)
+
+
+def cube_attention(job: Job, target: int, strength: Strength) -> None:
+    _attention_of(job, target, 0.55, is_twin=True)
 
 
 def changing_shapes(job: Job, target: int, strength: Strength) -> None:

@@ -46,6 +46,13 @@ def slow_clock(job: Job, target: int, strength: Strength, ranks: tuple[int, ...]
         job.frequency_hz[rank] = round(1800 / (1 + target / busy)) * 1_000_000
 
 
+def throttled(job: Job, target: int, strength: Strength) -> None:
+    """The clock of a card falls after its first step and stays low; the target is the mean over the steps."""
+    steps = len(job.programs[0])
+    slow_clock(job, target * steps // (steps - 1), strength, (0,))
+    job.throttled_from = 1
+
+
 def hidden_late(job: Job, target: int, strength: Strength) -> None:
     late_python(job, target, strength)
     job.hidden = frozenset({LATE})

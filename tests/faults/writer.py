@@ -14,7 +14,6 @@ from typing import Final
 
 from tests.faults.machine import (
     CUBE_CORES,
-    FREQUENCY_HZ,
     VECTOR_CORES,
     Call,
     Job,
@@ -61,7 +60,6 @@ class _Rank:
         self.kernels = sorted((t for t in recording.tasks if t.kernel is not None), key=lambda t: t.start)
         self.copies = [t for t in recording.tasks if t.copy is not None]
         self.calls = sorted(recording.calls, key=lambda c: c.start)
-        self.frequency = job.frequency_hz.get(self.rank, FREQUENCY_HZ)
         self.windows = self._windows()
 
     def write(self) -> None:
@@ -98,6 +96,11 @@ class _Rank:
 
     def step_of(self, start: int) -> int | str:
         return next((number for number, _, first, last in self.windows if first <= start <= last), "")
+
+    def frequency_at(self, at: int) -> int:
+        """Frequency of the AI Core at a time of the host's steps."""
+        place = next((i for i, (_, start, end) in enumerate(self.recording.steps) if start <= at < end), 0)
+        return self.job.frequency_of(self.rank, place)
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 
@@ -185,23 +188,24 @@ class _Rank:
             _listed(kernel.inputs), ";".join([kernel.dtype] * len(kernel.inputs)),
             ";".join([kernel.in_format] * len(kernel.inputs)), _listed(kernel.outputs),
             ";".join([kernel.dtype] * len(kernel.outputs)), ";".join([kernel.out_format] * len(kernel.outputs)), "N/A",
-            *self._counters(kernel, task.dur),
+            *self._counters(kernel, task),
         ]  # fmt: skip
 
-    def _counters(self, kernel: Kernel, dur: int) -> list[object]:
+    def _counters(self, kernel: Kernel, task: Task) -> list[object]:
+        dur, frequency = task.dur, self.frequency_at(task.host_ts)
         if kernel.core == "AI_CPU":
             return [""] * 25
         cells: list[object] = []
         cube = kernel.core in ("AI_CORE", "MIX_AIC")
         core_ns = dur * kernel.cube if cube else 0.0
-        cycles = round(self.frequency * CUBE_CORES * core_ns / 1e9)
+        cycles = round(frequency * CUBE_CORES * core_ns / 1e9)
         cells += [f"{core_ns / 1e3:.3f}", cycles]
         for ratio in (kernel.mac, kernel.scalar, kernel.mte1, kernel.mte2, kernel.fixpipe):
             cells += [f"{core_ns * ratio / 1e3:.3f}", round(ratio, 3)] if cube else ["0.0", "0.0"]
         cells.append(0.01 if cube else 0.0)
         vector = kernel.core in ("AI_VECTOR_CORE", "MIX_AIV", "MIX_AIC")
         core_ns = dur * 0.95 if vector else 0.0
-        cells += [f"{core_ns / 1e3:.3f}", round(self.frequency * VECTOR_CORES * core_ns / 1e9)]
+        cells += [f"{core_ns / 1e3:.3f}", round(frequency * VECTOR_CORES * core_ns / 1e9)]
         for ratio in (kernel.vec, kernel.scalar, kernel.mte2, kernel.mte3):
             cells += [f"{core_ns * ratio / 1e3:.3f}", round(ratio, 3)] if vector else ["0.0", "0.0"]
         cells.append(0.02 if vector else 0.0)
@@ -395,7 +399,7 @@ class _Rank:
             for at in (start, (start + end) // 2):
                 events.append(
                     {"name": "AI Core Freq", "pid": pids["AI Core Freq"], "tid": 0, "ts": us(at),
-                     "args": {"MHz": self.frequency // 1_000_000}, "ph": "C"}
+                     "args": {"MHz": self.frequency_at(at) // 1_000_000}, "ph": "C"}
                 )  # fmt: skip
         self.text("trace_view.json", json.dumps(events, separators=(",", ":")))
 
