@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -144,6 +145,7 @@ def copy_kind(name: str) -> str | None:
     return "D2H" if "device -> host" in lower else None
 
 
+@lru_cache(maxsize=1 << 16)
 def dims_of(text: str) -> str | None:
     """`[[1,2],[3],[]]` as `1,2;3;`; unknown when the shapes were not recorded."""
     if not text:

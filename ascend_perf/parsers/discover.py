@@ -28,8 +28,8 @@ IN_FULL: Final = "not read: the profiles of the ranks that it sums up are read t
 
 LOOKED_FOR: Final = (
     "ASCEND_PROFILER_OUTPUT (kernel_details.csv, trace_view.json, ascend_pytorch_profiler*.db), "
-    "an export of msprof (PROF_*/mindstudio_profiler_output, msprof_*.db) "
-    "or a Kineto trace (*.pt.trace.json[.gz])"
+    "an export of msprof (PROF_*/mindstudio_profiler_output, msprof_*.db), a cluster_analysis_output, "
+    "an SQLite export of Nsight Systems or a Kineto trace (*.pt.trace.json[.gz])"
 )
 
 

@@ -165,10 +165,9 @@ def _meta(unit: Unit, path: Path, output: _Output) -> Meta:
     warnings = []
     failed = sum(row[4] == "failed" for row in output.rows)
     if failed:
-        ranks = f" (ranks {', '.join(map(str, sorted(output.failed_ranks)[:16]))})" if output.failed_ranks else ""
-        warnings.append(
-            f"{failed} of {len(output.rows)} messages came out wrong: the results of the check failed{ranks}"
-        )
+        warnings.append(f"{failed} of {len(output.rows)} messages came out wrong: the results of the check failed")
+    if output.failed_ranks:
+        warnings.append(f"ranks whose check failed: {', '.join(map(str, sorted(output.failed_ranks)[:16]))}")
     if output.overflow:
         warnings.append("results overflowed in some tests: their values were not verified")
     if any(row[0].op is None for row in output.rows):
