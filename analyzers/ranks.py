@@ -96,7 +96,7 @@ def _stage_imbalance(job: Job) -> tuple[list[Finding], Judged]:
     evidence = [
         Evidence(
             name=Words(f"computing of stage {stage}, per step", f"阶段 {stage} 每步计算"), value=compute[stage],
-            unit="ns", where=", ".join(
+            unit="ns", where="; ".join(
                 f"rank {v.rank}: {format_ns(v.compute_per_step_ns)} ({origin(v.split)})" for v in job.of_stage(stage)
             ),
         )

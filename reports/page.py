@@ -36,7 +36,7 @@ SAFE_INTEGER: Final = 2**53 - 1
 _CLOCK_COLUMNS: Final = frozenset({"end_ns", "peak_at_ns", "alloc_ns"})
 """Columns on the trace's clock, beside those that end in `start_ns` and the time of `memory-timeline`."""
 
-_PHRASE_COLUMNS: Final = frozenset(
+PHRASE_COLUMNS: Final = frozenset(
     {
         "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
         "lane", "stage", "where", "taken_by", "skew_from", "ranks", "src", "dst",
@@ -311,7 +311,7 @@ def _column(
 
 
 def _both(en: str, zh: str, column: str) -> Json:
-    if en == zh and column in _PHRASE_COLUMNS:
+    if en == zh and column in PHRASE_COLUMNS:
         return pair(phrase(en, column))
     return pair(Words(en or "—", zh or "—"))
 

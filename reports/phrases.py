@@ -1,8 +1,8 @@
 """Fixed phrases that analyzers and parsers write as plain text, as readers of both languages see them.
 
 `catalogues/phrases.yaml` holds cells, the other catalogues of `BOOKS` hold whole sentences. A `*` of a key stands for
-a part that differs (a name, a figure): the words hold it as `*` in the same order, or as `{1}`, `{2}` in another;
-`{1!}` is the phrase that the part is itself.
+a part that differs (a name, an amount), a `#` for a number: the words hold them as `*` in the same order, or as `{1}`,
+`{2}` in another; `{1!}` is the phrase that the part is itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from ascend_perf.model.finding import Words
 from ascend_perf.reports.catalogue import loaded
 from ascend_perf.reports.texts import MAX_TEXT, Lang
+from ascend_perf.units import THIN_SPACE
 
 BOOKS: Final = ("phrases", "formulas", "places", "input")
 """Catalogues of phrases: cells of tables; how a share was computed; where evidence lies; what was read and missing."""
@@ -27,6 +28,8 @@ _SEPARATOR: Final = "; "
 _HINT: Final = "\n  hint: "
 """Between what went wrong and the next step in the text of an error."""
 _MARK: Final = re.compile(r"\*|\{([1-9])(!?)\}")
+_STAR: Final = re.compile(r"[*#]")
+_DIGITS: Final = frozenset(f"0123456789.,{THIN_SPACE}")
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,15 @@ _Template = tuple[str | _Part, ...]
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A key with `*`: the text between them, and the words with places for the parts."""
+    """A key with `*` or `#`: the text between them, which of them are numbers, the words with places for the parts."""
 
     literals: tuple[str, ...]
+    numbers: tuple[int, ...]
     en: _Template
     zh: _Template
 
     def parts_of(self, text: str) -> tuple[str, ...] | None:
-        """What the `*` stand for, each at least one character and as short as it can be; None when it is not this."""
+        """What the marks stand for, each at least one character and as short as it can be; None when it is not this."""
         head, *middle, tail = self.literals
         if not (text.startswith(head) and text.endswith(tail)):
             return None
@@ -61,7 +65,10 @@ class _Pattern:
                 return None
             parts.append(text[at:found])
             at = found + len(literal)
-        return (*parts, text[at:end]) if at < end else None
+        if at >= end:
+            return None
+        parts.append(text[at:end])
+        return tuple(parts) if all(_DIGITS.issuperset(parts[i]) for i in self.numbers) else None
 
 
 def phrase(text: str, column: str = "") -> Words:
@@ -93,7 +100,7 @@ def phrases() -> Mapping[str, Words]:
         for key, said in loaded(book).items():
             if key in made:
                 raise ValueError(f"phrase {key!r} is there twice")
-            both = said if isinstance(said, list) else [key, said]
+            both = said if isinstance(said, list) else [key.replace("#", "*"), said]
             made[key] = Words(str(both[0]), str(both[1]))
     return made
 
@@ -123,15 +130,19 @@ def _joined(pieces: list[str], depth: int) -> Words | None:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[_Pattern, ...]:
-    """Phrases with `*`, those that say most first."""
-    starred = [(tuple(key.split("*")), words) for key, words in phrases().items() if "*" in key]
-    starred.sort(key=lambda item: -sum(map(len, item[0])))
-    made = tuple(_Pattern(literals, _template(words.en), _template(words.zh)) for literals, words in starred)
+    """Phrases with `*` or `#`, those that say most first."""
+    made = []
+    for key, words in phrases().items():
+        stars = _STAR.findall(key)
+        if stars:
+            numbers = tuple(i for i, star in enumerate(stars) if star == "#")
+            made.append(_Pattern(tuple(_STAR.split(key)), numbers, _template(words.en), _template(words.zh)))
+    made.sort(key=lambda pattern: -sum(map(len, pattern.literals)))
     for pattern in made:
         asked = [item.number for item in (*pattern.en, *pattern.zh) if isinstance(item, _Part)]
         if asked and max(asked) > len(pattern.literals) - 2:
             raise ValueError(f"phrase {'*'.join(pattern.literals)!r} asks for a part that it does not have")
-    return made
+    return tuple(made)
 
 
 def _template(words: str) -> _Template:
