@@ -10,11 +10,11 @@ from typing import Final, Literal
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._collective_launch import issuing
-from ascend_perf.analyzers._idle import Cause, Idle, union_of
+from ascend_perf.analyzers._idle import Cause, Idle, is_compile, union_of
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._repeats import Repeat, repeats_of
 from ascend_perf.intervals import EMPTY, IntervalSet
-from ascend_perf.model.tables import HOST_EVENTS
+from ascend_perf.model.tables import HOST_EVENTS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
 
 DEQUEUE_MIN_RATIO: Final = 0.8
@@ -55,14 +55,17 @@ class Sequences:
 def queue_of(trace: Trace, idle: Idle) -> Queue | None:
     """The launch queue of torch_npu; None when the profile holds no Enqueue or Dequeue.
 
+    Compilation runs in the second stage, and row H-06 counts it: without it the stage may have time to spare.
+
     Reads:
-        host_events: kinds enqueue and dequeue.
+        host_events: kinds enqueue and dequeue; runtime_calls: compilations.
     """
     events = trace[HOST_EVENTS]
     kinds = events.text("kind")
     enqueue, dequeue = (idle.span.clip(union_of(events, kinds.equals(name))) for name in ("enqueue", "dequeue"))
     if not len(dequeue.starts):
         return None
+    dequeue = intervals.difference(dequeue, union_of(trace[RUNTIME_CALLS], is_compile(trace[RUNTIME_CALLS])))
     step, first, second = idle.span.step_ns, intervals.total(enqueue), intervals.total(dequeue)
     dispatch = _parts(idle, _LAUNCHING)
     least = QUEUE_MIN_RATIO * step

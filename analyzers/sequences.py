@@ -8,6 +8,7 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._dispatch_claims import Sequences, queue_of, sequences_of
+from ascend_perf.analyzers._host_causes import counted
 from ascend_perf.analyzers._idle import Idle, idle_of
 from ascend_perf.analyzers._kernels import MAX_BANDS, kernel_place
 from ascend_perf.analyzers._repeats import Repeat
@@ -66,9 +67,9 @@ def sequences(trace: Trace) -> Result:
     finding_ = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind, share_ratio=share,
         title=Words(
-            f"{len(found.repeats)} sequences of short kernels repeat {count:.4g} times per step and run "
-            f"{format_ratio(busy / wall)} of their time: the device waits {per_step(idle.span, lost)} of {step.en} "
-            f"({format_ratio(share)}) for launches inside them",
+            f"Repeated sequences of short kernels ({counted(len(found.repeats), 'kind', 'kinds')}, {count:.4g} times per "
+            f"step) run {format_ratio(busy / wall)} of their time: the device waits {per_step(idle.span, lost)} of "
+            f"{step.en} ({format_ratio(share)}) for launches inside them",
             f"{len(found.repeats)} 种短 Kernel 序列每步重复 {count:.4g} 次，执行时间仅占其墙钟时间的 "
             f"{format_ratio(busy / wall)}：{step.zh} 设备在其中等待下发 {per_step(idle.span, lost)}"
             f"（{format_ratio(share)}）",

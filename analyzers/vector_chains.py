@@ -66,8 +66,8 @@ def vector_chains(trace: Trace) -> Result:
     found = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind, share_ratio=touched,
         title=Words(
-            f"{len(chains) / time.steps:.4g} chains of element-wise kernels per step "
-            f"({time.per_step_count(rows):.4g} kernels) pass equal shapes through memory: "
+            f"Element-wise kernels of equal shapes follow each other ({len(chains) / time.steps:.4g} times per step, "
+            f"{time.per_step_count(rows):.4g} kernels) and pass their tensors through memory: "
             f"{format_ns(time.per_step_ns(rows))}, of which fusing saves at most {format_ratio(saved)}",
             f"每步有 {len(chains) / time.steps:.4g} 条逐元素运算链（{time.per_step_count(rows):.4g} 个 Kernel）"
             f"以相同 Shape 反复读写内存：耗时 {format_ns(time.per_step_ns(rows))}，融合至多可省 {format_ratio(saved)}",

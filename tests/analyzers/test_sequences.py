@@ -71,7 +71,7 @@ def test_twenty_steps_say_the_same_as_one(make_trace: Make) -> None:
     (found,) = sequences.run_on_trace(make_trace(meta=NPU, steps=steps, kernels=rows)).findings
 
     assert found.share_ratio == pytest.approx(160_000 / 292_000)
-    assert "repeat 10 times per step" in found.title.en
+    assert "(1 kind, 10 times per step)" in found.title.en
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,17 @@ def test_a_queue_that_keeps_up_is_clean(make_trace: Make, enqueue: int, dequeue:
     assert _judged(outcome) == {"H-02": "clean", "H-08": "not_judged"}
 
 
+def test_a_second_stage_that_compiles_is_left_to_the_row_of_compilation(make_trace: Make) -> None:
+    events = [*_queue("Enqueue", 5_000, 1), *_queue("Dequeue", 90_000, 2)]
+    calls = [
+        {"start_ns": i * 100_000, "dur_ns": 50_000, "api": "AscendCL@aclopCompileAndExecute", "layer": "acl"}
+        for i in range(10)
+    ]
+    trace = make_trace(meta=NPU, steps=STEP, kernels=KERNELS, host_events=events, runtime_calls=calls)
+
+    assert _judged(task_queue.run_on_trace(trace))["H-02"] == "clean"
+
+
 def test_without_a_queue_nothing_is_judged(make_trace: Make) -> None:
     event = {"start_ns": 0, "dur_ns": 5, "name": "GC", "kind": "gc"}
     outcome = task_queue.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=KERNELS, host_events=[event]))
