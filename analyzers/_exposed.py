@@ -15,6 +15,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._communication import Calls
 from ascend_perf.analyzers._communication_tables import exposed_waits, group_names, ops_by_group
 from ascend_perf.analyzers._group_kinds import GroupKind, group_kinds
+from ascend_perf.analyzers._retransmission import stalled_calls
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._sync_batchnorm import SyncBatchNorm, sync_batch_norm
@@ -78,15 +79,18 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
     # The exporter's overlap, spread over the calls, may leave less than the union.
     exposed_ns = min(calls.exposed_union_ns(), int(calls.exposed_ns.sum()))
     rest_ns = explained.rest_ns(calls)
-    share = share_of(calls, rest_ns)
     masks, inferred = _masks(calls)
     norm = sync_batch_norm(calls)
     found, normed = _norms(calls, explained, norm, exposed_ns)
     claimed, left = EMPTY, rest_ns
+    apart = stalled_calls(calls)  # row N-04, which `collectives` reports for the whole job
     if found and norm is not None and found[0].share_ratio is not None:
-        claimed = intervals.difference(calls.union(norm.calls), calls.busy)
-        left -= min(left, explained.rest_ns(calls, norm.calls))
-        masks = {code: mask & ~norm.calls for code, mask in masks.items() if (mask & ~norm.calls).any()}
+        apart = apart | norm.calls
+    if apart.any():
+        claimed = intervals.difference(calls.union(apart), calls.busy)
+        left = max(0, left - explained.rest_ns(calls, apart))
+        masks = {code: mask & ~apart for code, mask in masks.items() if (mask & ~apart).any()}
+    share = share_of(calls, left)
     if share < LOOK_EXPOSED_RATIO:
         note = None
         if exposed_ns > rest_ns:
@@ -107,9 +111,10 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
         found.append(_row(calls, explained, code, masks[code], own, exposed_ns, inferred))
         claimed = intervals.union(claimed, intervals.difference(calls.union(masks[code]), calls.busy))
         left -= own
-    own = min(left, explained.rest_ns(calls, rest, beyond=claimed)) if found else rest_ns
-    if not found or share_of(calls, own) >= MIN_GROUP_RATIO:
-        whole = rest if found else np.ones(len(calls), bool)
+    split = any(f.code != "N-11" for f in found)
+    own = min(left, explained.rest_ns(calls, rest, beyond=claimed)) if split else left
+    if not split or share_of(calls, own) >= MIN_GROUP_RATIO:
+        whole = rest if split else ~apart
         found.append(_row(calls, explained, "N-01", whole, own, exposed_ns, inferred))
     named = tuple(f.code for f in found)
     return found, [*(_verdict(calls, code, masks, named, None) for code in CODES), normed]

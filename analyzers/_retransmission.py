@@ -12,7 +12,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
-from ascend_perf.model.table import NULL, Ints
+from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import COMM_TASKS, COMM_TRANSFERS
 from ascend_perf.units import format_ns
 
@@ -41,12 +41,8 @@ def retransmission(job: Job, calls: Collectives) -> tuple[list[Finding], Judged]
         )  # fmt: skip
     stalled: dict[int, tuple[RankView, int]] = {}
     for view in job.ranks:
-        times = moved[view.rank]
-        if times is None or not len(times):
-            continue
         durations = view.calls.table.ints("dur_ns")
-        long = np.flatnonzero((times >= MIN_STALL_NS) & (durations >= MIN_STALL_NS)).tolist()
-        rows = [int(row) for row in long if _all_stall(calls, view, row)]
+        rows = [int(row) for row in np.flatnonzero(stalled_calls(view.calls)) if _all_stall(calls, view, int(row))]
         if rows:
             stalled[view.rank] = view, max(rows, key=lambda row: int(durations[row]))
     if not stalled:
@@ -87,6 +83,14 @@ def retransmission(job: Job, calls: Collectives) -> tuple[list[Finding], Judged]
         bands=((start, start + duration),),
     )  # fmt: skip
     return [found], Judged(code=CODE, verdict="found")
+
+
+def stalled_calls(calls: Calls) -> Bools:
+    """Calls of a rank that move data over RDMA for seconds."""
+    moved = _rdma_ns(calls)
+    if moved is None:
+        return np.zeros(len(calls), bool)
+    return np.asarray((moved >= MIN_STALL_NS) & (calls.table.ints("dur_ns") >= MIN_STALL_NS), bool)
 
 
 def _rdma_ns(calls: Calls) -> Ints | None:

@@ -148,3 +148,23 @@ def test_twenty_synchronised_batch_norms_are_allowed(make_trace: MakeTrace) -> N
 def test_synchronised_batch_norms_of_unknown_calls_have_no_share(make_trace: MakeTrace) -> None:
     outcome = normed(make_trace, 30, 300, launches=False)
     assert {f.code: f.share_ratio for f in outcome.findings} == {"N-11": None, "N-01": pytest.approx(0.29)}
+
+
+def test_a_transfer_that_was_sent_again_is_left_to_its_own_row(make_trace: MakeTrace) -> None:
+    second = 1_000_000_000
+    outcome = communication.run_on_trace(
+        make_trace(
+            meta=Meta(rank=0, device=Device(kind="npu")),
+            steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 10 * second}],
+            kernels=[{"start_ns": 0, "dur_ns": second, "name": "k"}],
+            comm_ops=[
+                {"start_ns": second, "dur_ns": 5 * second, "name": "again", "op": "allReduce", "group": "w"},
+                {"start_ns": 7 * second, "dur_ns": 2 * second, "name": "fine", "op": "allReduce", "group": "w"},
+            ],
+            comm_transfers=[
+                {"name": "again", "transport": "RDMA", "size_bytes": 10, "time_ns": 5 * second},
+                {"name": "fine", "transport": "RDMA", "size_bytes": 10, "time_ns": 2 * second},
+            ],
+        )
+    )
+    assert shares(outcome) == {"N-01": 0.2}
