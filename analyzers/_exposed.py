@@ -24,7 +24,7 @@ from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import NULL, Bools
 from ascend_perf.model.tables import COMM_TRANSFERS, HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
-from ascend_perf.units import format_ns, format_quantity, format_ratio
+from ascend_perf.units import counted, format_ns, format_quantity, format_ratio
 
 NAME: Final = "communication"
 
@@ -306,7 +306,7 @@ def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:
 
 
 def _times(count: int) -> str:
-    return "1 call" if count == 1 else f"{count} calls"
+    return counted(count, "call")
 
 
 def _cause(calls: Calls, code: str, group: str | None, waiting_unknown: bool) -> Words | None:

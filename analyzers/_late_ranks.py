@@ -13,7 +13,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "ranks"
 
@@ -101,7 +101,8 @@ def last_to_join(waits: Sequence[JointWait]) -> list[Finding]:
                     f"Rank {wait.waiter.rank} 等待 Rank {wait.late.rank}（至少）",
                 ),
                 value=wait.exposed_ns / max(1, wait.waiter.steps), unit="ns",
-                where=f"comm_ops: duration less that of the shortest rank, {wait.calls} common calls"
+                where=f"comm_ops: duration less that of the shortest rank, "
+                f"{counted(wait.calls, 'common call')}"
                 + (", matched by their order (the traces name no groups)" if wait.is_matched_by_order else ""),
             ),
             Evidence(

@@ -19,7 +19,7 @@ from ascend_perf.model.trace import Device
 from ascend_perf.ops.classify import KernelClass, computes, op_type_of_name
 from ascend_perf.ops.flops import plain_dtype
 from ascend_perf.ops.patterns import PATTERNS, find_patterns
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import counted, format_ns, format_ratio
 
 ANALYZER: Final = "operators"
 
@@ -176,11 +176,13 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         return
     spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
     mode = _fp32_mode(time)
-    what = (
-        Words("matrix products and convolutions", "矩阵乘与卷积")
-        if (rows & convolutions).any()
-        else Words("matrix products", "矩阵乘")
-    )
+    per_step = time.per_step_count(rows)
+    if (rows & convolutions).any():
+        en = counted(per_step, "product or convolution per step runs", "products and convolutions per step run")
+        run = Words(en, f"{per_step:.4g} 个矩阵乘与卷积")
+    else:
+        en = counted(per_step, "matrix product per step runs", "matrix products per step run")
+        run = Words(en, f"{per_step:.4g} 个矩阵乘")
     extra = (
         []
         if is_told
@@ -197,9 +199,8 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{_count(time, rows)} {what.en} per step run in full fp32{mode[0]}: {spent}, "
-            f"{format_ratio(kernel_share)} of kernel time{of.en}.",
-            f"每步有 {_count(time, rows)} 个{what.zh}以全精度 fp32 执行{mode[1]}：耗时 {spent}，"
+            f"{run.en} in full fp32{mode[0]}: {spent}, {format_ratio(kernel_share)} of kernel time{of.en}.",
+            f"每步有 {run.zh}以全精度 fp32 执行{mode[1]}：耗时 {spent}，"
             f"占 Kernel 总耗时 {format_ratio(kernel_share)}{of.zh}。",
         ),
         share_ratio=touched,
@@ -321,7 +322,8 @@ def block_count(time: KernelTime) -> Iterator[Finding | Judged]:
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{_count(time, rows)} kernels per step leave {format_ratio(mean_loss)} of the cores idle "
+            f"{counted(time.per_step_count(rows), 'kernel per step leaves', 'kernels per step leave')} "
+            f"{format_ratio(mean_loss)} of the cores idle "
             f"(e.g. {int(blocks[row])} blocks on {int(cores[row])} cores) while they run for {spent}{of.en}.",
             f"每步有 {_count(time, rows)} 个算子使 {format_ratio(mean_loss)} 的核空闲（如 {int(cores[row])} 个核只切分 "
             f"{int(blocks[row])} 块），耗时 {spent}{of.zh}。",
@@ -376,7 +378,7 @@ def _class_finding(
         trace_rank=time.trace.meta.rank,
         title=Words(
             f"{what.en} take {format_ratio(kernel_share)} of {time.unit.en} time: "
-            f"{count:.4g} {time.unit.en}s and {spent} per step{of.en}.",
+            f"{counted(count, time.unit.en)} and {spent} per step{of.en}.",
             f"{what.zh}占{time.unit.zh}总耗时 {format_ratio(kernel_share)}：每步 {count:.4g} 个、{spent}{of.zh}。",
         ),
         share_ratio=share,

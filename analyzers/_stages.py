@@ -20,6 +20,7 @@ from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
 from ascend_perf.model.trace import Trace
+from ascend_perf.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +115,22 @@ def _job_of(run: Run) -> Job:
     if unknown:
         notes.append(
             Words(
-                f"{unknown} traces without a rank number are not compared", f"{unknown} 份没有卡号的 trace 未参与比较"
+                counted(
+                    unknown,
+                    "trace without a rank number is not compared",
+                    "traces without a rank number are not compared",
+                ),
+                f"{unknown} 份没有卡号的 trace 未参与比较",
             )
         )
     if doubles:
         notes.append(
             Words(
-                f"{doubles} further traces of rank numbers that were read already are left out",
+                counted(
+                    doubles,
+                    "further trace of a rank number that was read already is left out",
+                    "further traces of rank numbers that were read already are left out",
+                ),
                 f"{doubles} 份卡号重复的 trace 未参与比较",
             )
         )

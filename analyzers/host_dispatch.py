@@ -15,7 +15,6 @@ from ascend_perf.analyzers._host_causes import (
     MIN_SHARE_RATIO,
     Verdict,
     compilation,
-    counted,
     data_loader,
     driver_memory,
     garbage_collection,
@@ -43,7 +42,7 @@ from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "host-dispatch"
 
@@ -178,7 +177,8 @@ def _free(
     evidence = [
         Evidence(
             name=Words("idle time of the device, per step", "设备空闲（每步）"), value=total / max(1, span.steps),
-            unit="ns", where=f"steps less the union of kernels, collectives and copies: {len(idle.gaps.starts)} gaps",
+            unit="ns", where="steps less the union of kernels, collectives and copies: "
+            f"{counted(len(idle.gaps.starts), 'gap')}",
         ),
         *(
             Evidence(
@@ -194,8 +194,8 @@ def _free(
         evidence.append(
             Evidence(
                 name=Words("launch call, median", "下发调用（中位数）"), value=cost[0], unit="ns",
-                where=f"{len(launches)} tasks; start after launch, median {format_ns(delay[0])}; "
-                f"{int((launches.queue <= 1).sum())} launches into an empty queue",
+                where=f"{counted(len(launches), 'task')}; start after launch, median {format_ns(delay[0])}; "
+                f"{counted(int((launches.queue <= 1).sum()), 'launch', 'launches')} into an empty queue",
             )
         )  # fmt: skip
     found = finding(
@@ -345,12 +345,14 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
         Evidence(
             name=Words("idle behind synchronising calls, per step", "同步调用造成的空闲（每步）"),
             value=spent / max(1, idle.span.steps), unit="ns",
-            where=f"gaps that begin while one of {total} synchronising calls waits",
+            where="gaps that begin while the synchronising call waits" if total == 1
+            else f"gaps that begin while one of {total} synchronising calls waits",
         ),
         *(
             Evidence(
                 name=Words(f"idle behind {owner}", f"{owner} 之后的空闲"), value=lost, unit="ns",
-                where=f"{calls_of} calls; longest gap after {sync.names[example]}, thread {int(sync.threads[example])}",
+                where=f"{counted(calls_of, 'call')}; longest gap after {sync.names[example]}, "
+                f"thread {int(sync.threads[example])}",
                 start_ns=int(sync.starts[example]),
             )
             for owner, calls_of, lost, example in owners[:4]

@@ -18,7 +18,7 @@ from ascend_perf.model.table import Bools, Floats
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import counted, format_ns, format_ratio
 
 ANALYZER: Final = "mac-utilisation"
 MAX_ROWS: Final = 200
@@ -302,7 +302,8 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
         analyzer=ANALYZER,
         trace_rank=time.trace.meta.rank,
         title=Words(
-            f"{time.per_step_count(rows):.4g} kernels per step run at {format_ratio(middle)} (median) of the memory "
+            f"{counted(time.per_step_count(rows), 'kernel per step runs', 'kernels per step run')} at "
+            f"{format_ratio(middle)} (median) of the memory "
             f"rate for {format_ns(time.per_step_ns(rows))}: only fewer bytes help them.",
             f"每步有 {time.per_step_count(rows):.4g} 个算子已达到内存带宽的 {format_ratio(middle)}（中位数），耗时 "
             f"{format_ns(time.per_step_ns(rows))}：只有减少搬运量才有效。",

@@ -98,6 +98,18 @@ def format_quantity(value: float | None, unit: Unit) -> str:
     return f"{significant(value)} { {'celsius': '°C', 'watt': 'W', 'joule': 'J', 'items_per_s': '/s'}[unit] }"
 
 
+def counted(count: float, one: str, many: str = "") -> str:
+    """A number with its noun: `counted(1, "matrix product")` is "1 matrix product", of 2.5 "2.5 matrix products".
+
+    Args:
+        count: whole, or an average per step; written with at most four significant digits unless it is an int.
+        one: the noun (and verb) after a 1.
+        many: the same after any other number; empty for `one` and an s.
+    """
+    text = str(count) if isinstance(count, int) else f"{count:.4g}"
+    return f"{text} {one if text == '1' else many or f'{one}s'}"
+
+
 def amdahl_bound(share_ratio: float) -> float | None:
     """The most a step can gain when a share of it disappears entirely: 1 / (1 - share).
 

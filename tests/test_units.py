@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_perf.units import amdahl_bound, format_quantity, significant
+from ascend_perf.units import amdahl_bound, counted, format_quantity, significant
 
 THIN = "\u2009"
 
@@ -50,3 +50,19 @@ def test_amdahl_bound() -> None:
     assert amdahl_bound(1.0) is None
     with pytest.raises(ValueError, match="0 or more"):
         amdahl_bound(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("count", "nouns", "text"),
+    [
+        (1, ("matrix product",), "1 matrix product"),
+        (2, ("matrix product",), "2 matrix products"),
+        (0, ("gap",), "0 gaps"),
+        (1.0, ("kernel runs", "kernels run"), "1 kernel runs"),
+        (1.5, ("kernel runs", "kernels run"), "1.5 kernels run"),
+        (1.00001, ("kernel",), "1 kernel"),
+        (123456, ("launch", "launches"), "123456 launches"),
+    ],
+)
+def test_a_noun_agrees_with_the_number_as_it_is_written(count: float, nouns: tuple[str, ...], text: str) -> None:
+    assert counted(count, *nouns) == text

@@ -12,6 +12,8 @@ COMPUTED = "7"
 
 MAX_TEXTS = 16
 
+_READ = (ast.Name, ast.IfExp, ast.BinOp, ast.Call)
+
 
 def expanded(node: ast.expr, known: dict[str, list[str]]) -> list[str]:
     """What an expression can be; a name that only ever holds one literal is that literal."""
@@ -21,15 +23,21 @@ def expanded(node: ast.expr, known: dict[str, list[str]]) -> list[str]:
         parts = [expanded(part, known) or [COMPUTED] for part in node.values]
         return ["".join(chosen) for chosen in product(*parts)][:MAX_TEXTS]
     if isinstance(node, ast.FormattedValue):
-        return expanded(node.value, known) if isinstance(node.value, ast.Name | ast.IfExp | ast.BinOp) else [COMPUTED]
+        return expanded(node.value, known) if isinstance(node.value, _READ) else [COMPUTED]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         sides = [expanded(side, known) or [COMPUTED] for side in (node.left, node.right)]
         return ["".join(chosen) for chosen in product(*sides)][:MAX_TEXTS]
     if isinstance(node, ast.IfExp):
         return [*expanded(node.body, known), *expanded(node.orelse, known)]
+    if isinstance(node, ast.Call) and name_of(node) == "counted":
+        return [f"{COMPUTED} {text}" for noun in node.args[1:] for text in _plurals(node, expanded(noun, known))]
     if isinstance(node, ast.Name):
         return known.get(node.id, [COMPUTED])
     return [COMPUTED]
+
+
+def _plurals(call: ast.Call, nouns: list[str]) -> list[str]:
+    return nouns if len(call.args) > 2 else [*nouns, *(f"{noun}s" for noun in nouns)]
 
 
 def assigned(tree: ast.Module) -> dict[str, list[str]]:

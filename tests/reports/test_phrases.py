@@ -168,7 +168,8 @@ def test_every_place_of_evidence_has_its_chinese() -> None:
 
 
 def test_what_parsers_say_of_their_input_has_its_chinese() -> None:
-    texts = texts_of(PARSERS, FIELDS_OF_PARSERS)
+    # Where nothing at all was found the command ends, and there is no report.
+    texts = {text for text in texts_of(PARSERS, FIELDS_OF_PARSERS) if not text.startswith("no profile in")}
     assert len(texts) > 120
     assert untranslated(texts) == {}
 
