@@ -14,8 +14,13 @@ from ascend_perf.ops.classify import KernelClass
 from ascend_perf.ops.patterns import find_patterns
 
 
-def claimed_kernels(time: KernelTime, classes: Text) -> Bools:
+def claimed_kernels(time: KernelTime, classes: Text, *, with_optimizer: bool = True) -> Bools:
     """Kernels that rows C-10 (casts), C-12, C-13 or C-14 name already, so that no other row claims them twice.
+
+    Args:
+        time: the kernels of a rank.
+        classes: class of each kernel.
+        with_optimizer: also those of the optimizer, whether or not row C-14 finds fault with it.
 
     Reads:
         kernels: start_ns, dur_ns, stream, op_type, name, core, launch_start_ns; host_events: kind optimizer.
@@ -28,6 +33,8 @@ def claimed_kernels(time: KernelTime, classes: Text) -> Bools:
     casts = classes.equals(KernelClass.CAST.value)
     if time.kernel_share(casts) >= CAST_MIN_RATIO:
         claimed |= casts
+    if not with_optimizer:
+        return claimed
     claimed |= classes.equals(KernelClass.OPTIMIZER.value)
     events = time.trace[HOST_EVENTS]
     phase = events.text("kind").equals("optimizer") & (events.ints("dur_ns") != NULL)

@@ -31,6 +31,8 @@ IDLE_BUSY_RATIO: Final = 0.5
 """Stretches at the idle frequency with less kernel time than this follow from idling. Status: assumed."""
 STEP_MIN_RATIO: Final = 0.002
 """A finding that could touch less of the step than this is not made. Status: assumed."""
+SAME_RATIO: Final = 0.02
+"""Frequencies this close are the same. Status: assumed (as the reader's tolerance)."""
 MIN_KERNEL_NS: Final = 20_000
 """Shorter kernels do not tell the frequency by their cycles. Status: assumed."""
 MIN_KERNELS: Final = 3
@@ -74,7 +76,8 @@ def frequency(trace: Trace) -> Result:
     """Report kernels that run while the cores are clocked below the reference of the device.
 
     The reference is the rated frequency of the device where the trace names it, the frequency by which the exporter
-    turned cycles into time, or the highest sample, whichever is highest; never a constant.
+    turned cycles into time, or the highest sample, whichever is highest; never a constant. Where the trace names no
+    device and the highest sample is no part's rated frequency, it is that of the next part with as many cores.
 
     Reads:
         counters: AI Core Freq; kernels: start_ns, dur_ns, block_num, core, cycles and core times; meta.device.
@@ -131,7 +134,7 @@ def reference_of(trace: Trace, highest_hertz: float) -> Reference:
     by_cycles = _by_cycles(trace[KERNELS])
     if by_cycles is not None:
         candidates.append(Reference(by_cycles, Words("cycles over core time of the kernels", "算子周期数与核时间之比")))
-    rated = _rated(trace.meta.device)
+    rated = _rated(trace.meta.device) or _next_rated(trace.meta.device, max(c.hertz for c in candidates))
     if rated is not None:
         candidates.append(rated)
     return max(candidates, key=lambda candidate: candidate.hertz)
@@ -145,6 +148,28 @@ def _rated(device: Device) -> Reference | None:
     if spec is None or spec.frequency_hz is None:
         return None
     return Reference(float(spec.frequency_hz), Words(f"rated frequency of {spec.name}", f"{spec.name} 的额定频率"))
+
+
+def _next_rated(device: Device, hertz: float) -> Reference | None:
+    """The lowest rated frequency above one that no part with as many cores runs at.
+
+    A part at its rated frequency cannot be told from another that is throttled to the same one: then None.
+    """
+    rated = sorted({
+        spec.frequency_hz
+        for spec in device_specs().values()
+        if spec.kind == "npu" and spec.frequency_hz and device.cube_cores and spec.cube_cores == device.cube_cores
+    })
+    if any(abs(hertz - value) <= SAME_RATIO * value for value in rated):
+        return None
+    above = next((value for value in rated if value > hertz), None)
+    if above is None:
+        return None
+    return Reference(
+        float(above),
+        Words(f"inferred: no part with {device.cube_cores} cube cores is rated lower and above this frequency",
+              f"推断：{device.cube_cores} 个 Cube 核的型号中高于该频率的最低额定值"),
+    )  # fmt: skip
 
 
 def _by_cycles(kernels: Table) -> float | None:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._attention import attention_of
+from ascend_perf.analyzers._claimed_kernels import claimed_kernels
 from ascend_perf.analyzers._kernels import PIPES, Groups, KernelTime, group_kernels, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._tables import Col, result_table
@@ -283,7 +284,8 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
     works = np.fmax(use.pipes["aiv_vec_ratio"], use.pipes["aic_mac_ratio"])
     # Without counters the roofline decides: left of the ridge point.
     left = np.isnan(loads) & ~use.is_cube
-    rows = near & ((loads > works) | left)
+    # Casts and unfused sequences have rows that count their time: C-10, C-12, C-13.
+    rows = near & ((loads > works) | left) & ~claimed_kernels(time, use.classes, with_optimizer=False)
     share = time.step_share(rows) if rows.any() else 0.0
     if not rows.any() or (share is not None and share < MEMORY_STEP_MIN_RATIO):
         of = format_ratio(share or 0.0)

@@ -108,7 +108,7 @@ def _slow(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
         rows = use.is_vector & (loads > BOUND_MIN_RATIO) & (loads >= np.nan_to_num(use.best_pipe))
         rows &= (use.duration >= RATE_MIN_NS) & (use.work.bytes >= RATE_MIN_BYTES)
         rows &= rate < SLOW_MAX_RATIO * reachable
-    rows &= ~use.classes.isin(_OWN_ROWS) & ~_in_chains(time, use)
+    rows &= ~use.classes.isin(_OWN_ROWS) & ~_claimed(time, use)
     loss = np.where(rows, 1 - np.nan_to_num(rate) / reachable, 0.0)
     share, mean = _touched(time, rows, loss)
     if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
@@ -144,7 +144,8 @@ def _slow(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
             *time.evidence(rows, Words("slow memory-bound kernels", "低带宽访存算子")),
         ],
         bands=time.bands(rows), step_ids=time.steps_seen(rows),
-        formula="union(kernels) / step * mean(1 - rate / reachable rate); without the kernels of rows C-06, C-09, C-10",
+        formula="union(kernels) / step * mean(1 - rate / reachable rate); without the kernels of rows C-06, C-09, C-10 "
+        "and C-12 to C-14",
     )  # fmt: skip
     yield Judged(code="M-02", verdict="found")
 
@@ -173,10 +174,10 @@ def _inner_axis(kernels: Table, row: int) -> list[Evidence]:
     ]  # fmt: skip
 
 
-def _in_chains(time: KernelTime, use: Utilisation) -> Bools:
-    """Kernels that row C-06 counts."""
-    rows = np.zeros(len(use.duration), bool)
-    rows[chains_of(time, use.classes, claimed_kernels(time, use.classes)).rows] = True
+def _claimed(time: KernelTime, use: Utilisation) -> Bools:
+    """Kernels that rows C-06, C-10, C-12, C-13 or C-14 count."""
+    rows = claimed_kernels(time, use.classes)
+    rows[chains_of(time, use.classes, rows).rows] = True
     return rows
 
 

@@ -74,6 +74,20 @@ def test_a_constant_frequency_of_an_unnamed_device_is_no_drop(make_trace: Make, 
     assert _codes(outcome) == {"P-01": "clean", "P-02": "clean"}
 
 
+def test_a_frequency_that_no_part_is_rated_for_is_a_drop_from_the_next_one(make_trace: Make) -> None:
+    def share(mhz: float, cores: int) -> float | None:
+        meta = Meta(rank=0, device=Device(kind="npu", cube_cores=cores, frequency_hz=round(mhz * 1e6)))
+        found = frequency.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=BUSY, counters=_samples((0, mhz))))
+        return found.findings[0].share_ratio if found.findings else None
+
+    # 20 cube cores: 1500 MHz (910B4), 1800 MHz (910B3).
+    assert share(1350.0, 20) == pytest.approx(0.1)
+    assert share(1600.0, 20) == pytest.approx(1 - 16 / 18)
+    assert share(1500.0, 20) is None
+    assert share(1800.0, 20) is None
+    assert share(1350.0, 7) is None  # no part has 7 cores
+
+
 def test_four_percent_below_is_no_drop(make_trace: Make) -> None:
     samples = _samples((0, 1800.0), (500_000, 1730.0))
     assert not frequency.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=BUSY, counters=samples)).findings

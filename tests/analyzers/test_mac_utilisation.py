@@ -188,19 +188,19 @@ def test_long_kernels_with_no_busy_pipe_are_weighted_by_their_idle_part(make_tra
 
 
 def test_memory_bound_needs_a_known_peak(make_trace: Make) -> None:
-    cast = {
-        "start_ns": 0, "dur_ns": 100_000, "name": "c", "op_type": "Cast", "core": "AIV", "input_shapes": "10000000",
+    relu = {
+        "start_ns": 0, "dur_ns": 100_000, "name": "c", "op_type": "Relu", "core": "AIV", "input_shapes": "10000000",
         "output_shapes": "10000000", "input_dtypes": "FLOAT", "output_dtypes": "FLOAT", "aiv_mte2_ratio": 0.95,
         "aiv_vec_ratio": 0.05,
     }  # fmt: skip
-    unknown = mac_utilisation.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[cast]))
+    unknown = mac_utilisation.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[relu]))
     # 910B4: 800 GB/s. 80 MB in 100 us are exactly that.
     known = mac_utilisation.run_on_trace(
-        make_trace(meta=Meta(device=Device(kind="npu", spec="ascend-910b4")), steps=STEP, kernels=[cast])
+        make_trace(meta=Meta(device=Device(kind="npu", spec="ascend-910b4")), steps=STEP, kernels=[relu])
     )
     slower = mac_utilisation.run_on_trace(
         make_trace(
-            meta=Meta(device=Device(kind="npu", spec="ascend-910b4")), steps=STEP, kernels=[cast | {"dur_ns": 200_000}]
+            meta=Meta(device=Device(kind="npu", spec="ascend-910b4")), steps=STEP, kernels=[relu | {"dur_ns": 200_000}]
         )
     )
 
@@ -208,6 +208,12 @@ def test_memory_bound_needs_a_known_peak(make_trace: Make) -> None:
     (finding,) = [f for f in known.findings if f.code == "M-01"]
     assert finding.share_ratio == 0.1
     assert [j.verdict for j in slower.judged if j.code == "M-01"] == ["clean"]  # 50 % of the peak
+
+    # Row C-10 counts the time of casts.
+    cast = make_trace(
+        meta=Meta(device=Device(kind="npu", spec="ascend-910b4")), steps=STEP, kernels=[relu | {"op_type": "Cast"}]
+    )
+    assert [j.verdict for j in mac_utilisation.run_on_trace(cast).judged if j.code == "M-01"] == ["clean"]
 
 
 def test_the_roofline_states_its_coverage_and_roofs_their_basis(make_trace: Make) -> None:
