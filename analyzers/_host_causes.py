@@ -14,7 +14,7 @@ from ascend_perf.analyzers._step_words import per_step, share_of
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import NULL, Bools, Table
-from ascend_perf.model.tables import COMM_OPS, COPIES, EXPORTED_APIS, HOST_EVENTS, KERNELS, RUNTIME_CALLS
+from ascend_perf.model.tables import COMM_OPS, COPIES, EXPORTED_APIS, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
 from ascend_perf.units import format_ns, format_ratio
 
@@ -203,7 +203,8 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
     events = trace[HOST_EVENTS]
     rows = events.text("kind").equals("gc")
     if not rows.any():
-        if trace.meta.settings.gc_detect_threshold is not None:
+        # The threshold alone does not say that nothing happened: the timeline that would hold it must be there.
+        if trace.meta.settings.gc_detect_threshold is not None and (len(events) or trace.has(HOST_OPS)):
             return None, Judged(code="H-07", verdict="clean")
         reason = Words(
             "no garbage collection events; collect with "

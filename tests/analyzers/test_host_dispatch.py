@@ -207,18 +207,21 @@ def test_compilation_counts_by_its_cost_and_not_by_its_number(make_trace: MakeTr
 
 
 def test_garbage_collection_is_found_from_one_millisecond(make_trace: MakeTrace) -> None:
-    def collecting(dur: int, threshold: float | None = None) -> Outcome:
+    def collecting(dur: int, threshold: float | None = None, *, has_host: bool = True) -> Outcome:
         meta = Meta(device=Device(kind="npu"), settings=ProfilerSettings(gc_detect_threshold=threshold))
         events = [event("gc", 0, dur)] if dur else []
+        ops = [{"name": "aten::mm", "start_ns": 0, "dur_ns": 10, "thread": 1}] if has_host else []
         step = [{"step_id": 1, "start_ns": 0, "dur_ns": 100 * MS}]
         return host_dispatch.run_on_trace(
-            make_trace(meta=meta, steps=step, kernels=[kernel(0, 100 * MS)], host_events=events)
+            make_trace(meta=meta, steps=step, kernels=[kernel(0, 100 * MS)], host_events=events, host_ops=ops)
         )
 
     assert of(collecting(20 * MS), "H-07").share_ratio == 0.2
     assert verdict(collecting(MS // 2), "H-07").verdict == "clean"
     assert verdict(collecting(0, threshold=1.0), "H-07").verdict == "clean"
     assert verdict(collecting(0), "H-07").verdict == "not_judged"
+    # The timeline is not there: the threshold alone says nothing.
+    assert verdict(collecting(0, threshold=1.0, has_host=False), "H-07").verdict == "not_judged"
 
 
 def test_launch_blocking_is_seen_in_the_environment_and_in_the_calls(make_trace: MakeTrace) -> None:
