@@ -196,9 +196,11 @@ def database(path: Path, *, log: bool = True) -> Iterator[sqlite3.Connection]:
         ):
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
             yield connection
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # SQLite's message may repeat bytes of a damaged schema that are no text.
+        told = "its schema is not readable" if isinstance(error, UnicodeDecodeError) else error
         raise InputError(
-            f"{path} is a damaged SQLite database: {error}",
+            f"{path} is a damaged SQLite database: {told}",
             hint="copy the profile again, or export it again with torch_npu.profiler.profiler.analyse()",
         ) from None
 

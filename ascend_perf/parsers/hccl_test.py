@@ -32,7 +32,9 @@ MIN_CHECKED_NS: Final = 10_000
 """Shorter times are too coarse for that check. Status: assumed."""
 
 _HEADER: Final = re.compile(r"data_size\(Bytes\):?\s*\|\s*a\w*g_time\(us\):?\s*\|\s*alg_bandwidth\(GB/s\)")
-_ROW: Final = re.compile(r"(\d{1,18})\s*\|\s*(\d+(?:\.\d+)?)\s*\|\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*\|\s*(\w+)?\s*$")
+_ROW: Final = re.compile(
+    r"\b(\d{1,18})\s*\|\s*(\d{1,12}(?:\.\d+)?)\s*\|\s*(\d{1,12}(?:\.\d+)?(?:[eE][+-]?\d)?)\s*\|\s*(\w+)?\s*$"
+)
 _TEST: Final = re.compile(
     r"(all_reduce|all_gather_v|all_gather|reduce_scatter_v|reduce_scatter|reduce|broadcast|scatter|alltoallvc|alltoallv"
     r"|alltoall)_test"

@@ -312,6 +312,16 @@ def test_a_damaged_file_is_named_and_the_others_count(tmp_path: Path) -> None:
     assert first.has(t.EXPORTED_STEPS) and not first.has(t.COMM_OPS)
 
 
+def test_a_database_with_a_schema_that_is_no_text_is_damaged(tmp_path: Path) -> None:
+    folder = write_database(tmp_path / "cluster_analysis_output")
+    path = folder / "cluster_analysis.db"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"CREATE TABLE HostInfo", b"CREATE \xb0\xffBLE HostInfo"))
+
+    with pytest.raises(InputError, match="damaged SQLite database"):
+        read(folder)
+
+
 def test_the_ranks_analyzer_works_on_it(tmp_path: Path) -> None:
     found = read(write_text(tmp_path / "cluster_analysis_output"))
 

@@ -109,6 +109,15 @@ def test_bandwidth_is_checked_against_size_and_time(tmp_path: Path) -> None:
     assert [check.holds for check in (*good.meta.checks, *bad.meta.checks)] == [True, False]
 
 
+def test_numbers_beyond_reason_are_no_rows(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path / "out.log", HEADER, ROWS[0], f"64 | {'9' * 25} | 1.0 | success", f"{'9' * 30} | 1 | 1 | NULL"
+    )
+
+    assert len(trace[t.COMM_BENCH]) == 1
+    assert [d.count for d in trace.meta.sources[0].dropped] == [2]
+
+
 def test_a_header_without_rows_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no rows"):
         read(tmp_path / "out.log", PREFACE, HEADER)
