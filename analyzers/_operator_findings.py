@@ -16,7 +16,7 @@ from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import Bools, Floats, Ints, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Device
-from ascend_perf.ops.classify import KernelClass, computes, op_type_of_name
+from ascend_perf.ops.classify import KernelClass, computes, kernel_classes, op_type_of_name
 from ascend_perf.ops.flops import plain_dtype
 from ascend_perf.ops.patterns import PATTERNS, find_patterns
 from ascend_perf.units import counted, format_ns, format_ratio
@@ -215,7 +215,11 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
 
 
 def unfused(time: KernelTime) -> Iterator[Finding | Judged]:
-    """C-12 and C-13: sequences that a fused operator would replace; the gain is all but their longest kernel."""
+    """C-12 and C-13: sequences that a fused operator would replace; the gain is all but what must stay.
+
+    That is the longest kernel of a sequence; of attention its products where they are shorter, since the scores no
+    longer go through memory.
+    """
     kernels = time.trace[KERNELS]
     if _is_npu(time) and not kernels.has("op_type") and not kernels.has("name"):
         yield Judged(code="C-12", verdict="not_judged", reason=LEVEL1)
@@ -228,8 +232,11 @@ def unfused(time: KernelTime) -> Iterator[Finding | Judged]:
         if match is None or len(match) < PATTERN_MIN_COUNT:
             continue
         duration = time.duration[match.rows]
-        longest = np.maximum.reduceat(duration, match.firsts)
-        matched, kept = int(duration.sum()), int(longest.sum())
+        kept_of = np.maximum.reduceat(duration, match.firsts)
+        if pattern.name == "attention":
+            products = kernel_classes(kernels.select(match.rows)).equals(KernelClass.MATMUL.value)
+            kept_of = np.minimum(kept_of, np.add.reduceat(np.where(products, duration, 0), match.firsts))
+        matched, kept = int(duration.sum()), int(kept_of.sum())
         rows = np.zeros(len(kernels), bool)
         rows[match.rows] = True
         union = time.step_share(rows)
@@ -283,7 +290,8 @@ def _pattern_finding(time: KernelTime, name: str, code: str, rows: Bools, count:
         vendor=_vendor(time),
         bands=time.bands(rows),
         step_ids=time.steps_seen(rows),
-        formula="(union of the sequences) / step * (1 - time of each sequence's longest kernel / its time)",
+        formula="(union of the sequences) / step * (1 - time of each sequence's longest kernel / its time)"
+        + ("; its products in place of the longest kernel where they are shorter" if name == "attention" else ""),
     )
 
 

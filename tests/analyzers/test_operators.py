@@ -271,6 +271,20 @@ def test_an_unfused_sequence_gains_all_but_its_longest_kernel(make_trace: Make) 
     assert _verdict(outcome, "C-13") == "clean"
 
 
+def test_of_unfused_attention_the_products_stay_where_the_scores_take_longer(make_trace: Make) -> None:
+    layer = [("BatchMatMul", 10_000), ("Muls", 20_000), ("SoftmaxV2", 60_000), ("BatchMatMul", 10_000)]
+    rows = []
+    for start in (0, 500_000):
+        at = start
+        for op_type, dur in layer:
+            rows.append(_kernel(at, dur, op_type))
+            at += dur
+
+    outcome = operators.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=rows))
+
+    assert _finding(outcome, "C-12").share_ratio == pytest.approx(0.2 * 80 / 100)
+
+
 def test_one_sequence_alone_is_no_layer(make_trace: Make) -> None:
     trace = make_trace(meta=NPU, steps=STEP, kernels=[_kernel(0, 300_000, "Swish"), _kernel(300_000, 300_000, "Mul")])
 
