@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
-from ascend_perf.analyzers._expert_load import is_grouped, tokens_of
-from ascend_perf.analyzers._group_kinds import kind_of_label
+from ascend_perf.analyzers._expert_load import is_grouped
+from ascend_perf.analyzers._expert_loop import Loop, in_order, loop_of
 from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Words
-from ascend_perf.model.table import NULL, Bools, Ints
+from ascend_perf.model.table import Bools, Ints
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import KernelClass, kernel_classes
@@ -23,12 +22,6 @@ from ascend_perf.units import format_ns, format_ratio
 
 NAME: Final = "expert-kernels"
 
-MIN_EXPERTS: Final = 4
-"""Fewer products in a row may be the projections of one layer (query, key, value). Status: assumed."""
-MAX_BETWEEN: Final = 12
-"""Kernels between two products of neighbouring experts at most. Status: assumed."""
-MIN_RUNS: Final = 2
-"""Rows of experts per step: "several times per layer". Source: troubleshooting table E-02. Status: assumed."""
 MIN_LOOP_RATIO: Final = 0.01
 """What a loop over experts costs less than this share of the step is no finding. Status: assumed."""
 MIN_PERMUTE_RATIO: Final = 0.03
@@ -36,20 +29,8 @@ MIN_PERMUTE_RATIO: Final = 0.03
 NEAR: Final = 12
 """Kernels before and after an expert product among which its permutation is looked for. Status: assumed."""
 
-_ROUTER: Final = re.compile(r"moe|top_?k", re.IGNORECASE)
 _FUSED: Final = re.compile(r"moe", re.IGNORECASE)
 _COMBINE: Final = re.compile(r"^(mul|reducesum)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loop:
-    """Products of experts that run one after the other: rows of kernels, and the rows of products among them."""
-
-    products: Bools
-    runs: tuple[tuple[int, int, int], ...]
-    """First and last row, and number of products, of each run."""
-    least_ns: float
-    """Time of the products at the rate of the best of their kind."""
 
 
 @analyzer(name=NAME, needs=[KERNELS], order=25)
@@ -64,9 +45,8 @@ def expert_kernels(trace: Trace) -> Result:
     classes = kernel_classes(kernels)
     if not kernels.has("op_type") and trace.meta.device.kind == "npu":
         return Result(judged=tuple(Judged(code=code, verdict="not_judged", reason=LEVEL1) for code in ("E-02", "E-04")))
-    order = _order(time)
-    matmul = classes.equals(KernelClass.MATMUL.value) & ~is_grouped(kernels)
-    loop = _loop(time, order, matmul, _has_router(trace)) if kernels.has("input_shapes") else None
+    order = in_order(time)
+    loop = loop_of(time, classes)
     first = _one_by_one(time, loop)
     if not kernels.has("input_shapes"):
         first = None, Judged(
@@ -79,61 +59,6 @@ def expert_kernels(trace: Trace) -> Result:
     return Result(
         findings=tuple(found for found, _ in (first, second) if found is not None), judged=(first[1], second[1])
     )
-
-
-def _order(time: KernelTime) -> Ints:
-    """Rows of the kernels in steps, in order of start."""
-    starts = time.trace[KERNELS].ints("start_ns")
-    rows = np.flatnonzero(time.inside & (starts != NULL))
-    return rows[np.argsort(starts[rows], kind="stable")]
-
-
-def _has_router(trace: Trace) -> bool:
-    if any(kind_of_label(group.label) == "ep" for group in trace.meta.groups):
-        return True
-    kernels = trace[KERNELS]
-    return any(_ROUTER.search(name) for column in ("op_type", "name") for name in kernels.text(column).compact().values)
-
-
-def _loop(time: KernelTime, order: Ints, matmul: Bools, has_router: bool) -> Loop | None:
-    """Runs of products with one weight shape and, between experts, another number of tokens."""
-    kernels = time.trace[KERNELS]
-    shapes = kernels.text("input_shapes")
-    weights = shapes.relabel(_weight)
-    tokens = shapes.numbers(tokens_of)
-    place = np.full(len(kernels), -1, np.int64)
-    place[order] = np.arange(len(order))
-    products = np.zeros(len(kernels), bool)
-    runs: list[tuple[int, int, int]] = []
-    least = 0.0
-    candidates = order[(matmul & (weights.codes >= 0) & ~np.isnan(tokens))[order]]
-    for code in np.unique(weights.codes[candidates]).tolist():
-        rows = candidates[weights.codes[candidates] == code]
-        if len(rows) < MIN_EXPERTS:
-            continue
-        cuts = np.flatnonzero(np.diff(place[rows]) > MAX_BETWEEN + 1) + 1
-        kept = []
-        for run in np.split(rows, cuts):
-            varied = len(np.unique(tokens[run])) > max(1, len(run) // 4)
-            if len(run) >= MIN_EXPERTS and (varied or has_router):
-                kept.append(run)
-        if not kept:
-            continue
-        members = np.concatenate(kept)
-        rate = float(np.max(tokens[members] / np.maximum(time.duration[members], 1)))
-        if rate <= 0:
-            continue
-        least += float(tokens[members].sum()) / rate
-        products[members] = True
-        runs += [(int(run[0]), int(run[-1]), len(run)) for run in kept]
-    if len(runs) < MIN_RUNS * time.steps:
-        return None
-    return Loop(products=products, runs=tuple(sorted(runs)), least_ns=least)
-
-
-def _weight(shapes: str) -> str | None:
-    parts = shapes.strip('"').split(";")
-    return parts[1] if len(parts) > 1 and parts[1] else None
 
 
 def _one_by_one(time: KernelTime, loop: Loop | None) -> tuple[Finding | None, Judged]:
@@ -153,15 +78,20 @@ def _one_by_one(time: KernelTime, loop: Loop | None) -> tuple[Finding | None, Ju
         )  # fmt: skip
     kernels = time.trace[KERNELS]
     runs = len(loop.runs) / time.steps
+    basis = (
+        Words("at the peaks of the device", "按设备峰值")
+        if loop.is_floor
+        else Words("at the rate of the best of them", "按其中最高速率")
+    )
     found = finding(
         code, analyzer=NAME, trace_rank=time.trace.meta.rank, share_ratio=share, vendor=time.trace.meta.device.kind,
         title=Words(
             f"Experts run one by one: {int(count.sum()) / time.steps:.4g} products in {runs:.4g} rows of "
-            f"{int(np.median(count))} per step take {format_ns(spent / time.steps)}; at the rate of the best of them "
-            f"{format_ns(loop.least_ns / time.steps)} ({format_ratio(share)} of the step)",
+            f"{int(np.median(count))} per step take {format_ns(spent / time.steps)}; {basis.en} they need "
+            f"{format_ns(loop.least_ns / time.steps)}: at most {format_ratio(share)} of the step",
             f"专家逐个计算：每步 {runs:.4g} 组、每组约 {int(np.median(count))} 个，共 "
-            f"{int(count.sum()) / time.steps:.4g} 次矩阵乘，耗时 {format_ns(spent / time.steps)}；按其中最高速率只需 "
-            f"{format_ns(loop.least_ns / time.steps)}（占单步 {format_ratio(share)}）",
+            f"{int(count.sum()) / time.steps:.4g} 次矩阵乘，耗时 {format_ns(spent / time.steps)}；{basis.zh}只需 "
+            f"{format_ns(loop.least_ns / time.steps)}（至多占单步 {format_ratio(share)}）",
         ),
         evidence=[
             *time.evidence(loop.products, Words("products of single experts", "单个专家的矩阵乘")),
@@ -171,8 +101,9 @@ def _one_by_one(time: KernelTime, loop: Loop | None) -> tuple[Finding | None, Ju
                 start_ns=int(kernels.ints("start_ns")[loop.runs[0][0]]),
             ),
         ],
-        formula="(time in which only these products run - tokens / best rate of tokens per weight shape) / length of "
-        "the steps; idle time between them is row H-01 or H-03",
+        formula="(time in which only these products run - the least that one grouped product needs: FLOPs and bytes at "
+        "the device's peaks, or tokens at the best rate per weight shape where no peak is known) / length of the "
+        "steps; idle time between them is row H-01 or H-03",
         bands=time.bands(loop.products), step_ids=time.steps_seen(loop.products),
     )  # fmt: skip
     return found, Judged(code=code, verdict="found")

@@ -8,6 +8,7 @@ import pytest
 
 from ascend_perf.analyzers.expert_kernels import expert_kernels
 from ascend_perf.analyzers.experts import experts
+from ascend_perf.device.specs import device_specs
 from ascend_perf.model.finding import Outcome
 from ascend_perf.model.run import Run
 from ascend_perf.model.trace import Device, Group, Meta, Trace
@@ -153,3 +154,27 @@ def test_gathers_without_experts_are_clean(make_trace: MakeTrace) -> None:
 def test_without_shapes_experts_cannot_be_told(make_trace: MakeTrace) -> None:
     rows = [{"start_ns": 0, "dur_ns": 10, "name": "m", "op_type": "MatMulV3"}]
     assert verdicts(on_rank(make_trace, rows)) == {"E-02": "not_judged", "E-04": "clean"}
+
+
+def test_many_products_of_one_shape_with_nothing_between_them_are_experts_too(make_trace: MakeTrace) -> None:
+    # Capacity pads every expert to 64 tokens. 2 x 16 products of 10 us; at the peaks of the device (2 x 64 x 1024 x
+    # 1024 FLOP, 64.1 million per us at most; 2.4 MB) each needs microseconds of memory time.
+    rows = [
+        kernel("MatMulV3", layer * 400_000 + at * 10_000, 10_000, "64,1024;1024,1024")
+        | {"input_dtypes": "DT_BF16;DT_BF16", "output_shapes": "64,1024", "output_dtypes": "DT_BF16"}
+        for layer in range(2)
+        for at in range(16)
+    ]
+    rows += [kernel("Add", 200_000 + at * 1000, 500) for at in range(30)]
+    outcome = expert_kernels.run_on_trace(
+        make_trace(
+            meta=Meta(rank=0, device=Device(kind="npu", name="Ascend910B3")), kernels=rows,
+            steps=[{"step_id": 1, "start_ns": 0, "dur_ns": STEP}],
+        )
+    )  # fmt: skip
+    (found,) = [f for f in outcome.findings if f.code == "E-02"]
+    spec = device_specs()["ascend-910b3"]
+    size = 2 * (64 * 1024 + 1024 * 1024 + 64 * 1024)
+    least = max(2 * 64 * 1024 * 1024 / (spec.matrix_peak("bf16") or 1), size / (spec.memory_bytes_per_s.value or 1))
+    assert found.share_ratio == pytest.approx((320_000 - 32 * least * 1e9) / STEP)
+    assert "at the peaks of the device" in found.title.en
