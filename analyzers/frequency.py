@@ -134,7 +134,11 @@ def reference_of(trace: Trace, highest_hertz: float) -> Reference:
     by_cycles = _by_cycles(trace[KERNELS])
     if by_cycles is not None:
         candidates.append(Reference(by_cycles, Words("cycles over core time of the kernels", "算子周期数与核时间之比")))
-    rated = _rated(trace.meta.device) or _next_rated(trace.meta.device, max(c.hertz for c in candidates))
+    device = trace.meta.device
+    if device.frequency_hz is not None:
+        basis = Words("frequency of the device by its own profile", "profile 给出的设备频率")
+        candidates.append(Reference(float(device.frequency_hz), basis))
+    rated = _rated(device) or _next_rated(device, max(c.hertz for c in candidates))
     if rated is not None:
         candidates.append(rated)
     return max(candidates, key=lambda candidate: candidate.hertz)

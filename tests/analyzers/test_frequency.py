@@ -88,6 +88,15 @@ def test_a_frequency_that_no_part_is_rated_for_is_a_drop_from_the_next_one(make_
     assert share(1350.0, 7) is None  # no part has 7 cores
 
 
+def test_the_frequency_that_the_profile_states_is_the_reference(make_trace: Make) -> None:
+    meta = Meta(rank=0, device=Device(kind="npu", frequency_hz=1_850_000_000))
+    (found,) = frequency.run_on_trace(
+        make_trace(meta=meta, steps=STEP, kernels=BUSY, counters=_samples((0, 1480.0)))
+    ).findings
+
+    assert found.share_ratio == pytest.approx(0.2)
+
+
 def test_four_percent_below_is_no_drop(make_trace: Make) -> None:
     samples = _samples((0, 1800.0), (500_000, 1730.0))
     assert not frequency.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=BUSY, counters=samples)).findings
