@@ -30,6 +30,11 @@ ALIGNMENT_BYTES: Final = 512
 MIN_UNALIGNED_RATIO: Final = 0.01
 """Unaligned transfers matter from this share of the step. Status: assumed."""
 
+LIKE_SIZE: Final = 4
+"""Transfers up to so many times larger or smaller are compared. Status: assumed."""
+MIN_ALIGNED: Final = 8
+"""Fewer aligned transfers tell no rate. Status: assumed."""
+
 
 def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
     """N-02 by what larger packets would save: a thousand tiny packets that take 1 ms are no finding.
@@ -149,11 +154,14 @@ def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:
     sizes = tasks.ints("size_bytes")
     odd = is_move(tasks) & tasks.text("transport").equals("SDMA") & ~tasks.text("link").equals("ON_CHIP")
     odd &= (sizes > ALIGNMENT_BYTES) & (sizes % ALIGNMENT_BYTES != 0)
-    share, union = _union_share(calls, tasks, odd)
+    union = _exposed_ns(calls, tasks, odd)
+    slower = _slower_ratio(tasks, odd)
+    share = share_of(calls, union * (1.0 if slower is None else slower))
     if share < MIN_UNALIGNED_RATIO:
         note = Words(
-            f"{int(odd.sum())} transfers are not aligned to {ALIGNMENT_BYTES} bytes, {format_ratio(share)} of the step",
-            f"{int(odd.sum())} 次传输未按 {ALIGNMENT_BYTES} 字节对齐，占单步 {format_ratio(share)}",
+            f"{int(odd.sum())} transfers are not aligned to {ALIGNMENT_BYTES} bytes; that costs at most "
+            f"{format_ratio(share)} of the step",
+            f"{int(odd.sum())} 次传输未按 {ALIGNMENT_BYTES} 字节对齐，至多占单步 {format_ratio(share)}",
         )
         return None, Judged(code="N-03", verdict="clean", reason=note if odd.any() else None)
     rows = np.flatnonzero(odd)
@@ -162,15 +170,16 @@ def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:
         "N-03", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share,
         title=Words(
             f"{len(rows)} transfers are not aligned to {ALIGNMENT_BYTES} bytes; they run {per_step(calls, union)} of "
-            f"{step_words(calls).en} ({format_ratio(share)})",
-            f"{step_words(calls).zh}有 {per_step(calls, union)}（{format_ratio(share)}）在执行 {len(rows)} 次未按 "
-            f"{ALIGNMENT_BYTES} 字节对齐的传输",
+            f"{step_words(calls).en}, of which at most {format_ratio(share)} of the step could go",
+            f"{step_words(calls).zh}有 {per_step(calls, union)} 在执行 {len(rows)} 次未按 {ALIGNMENT_BYTES} "
+            f"字节对齐的传输，至多可节省单步的 {format_ratio(share)}",
         ),
         evidence=[
             Evidence(
                 name=Words("transfers that are not aligned", "未对齐的传输"), value=union, unit="ns",
-                where=f"comm_tasks: {len(rows)} SDMA tasks, size % {ALIGNMENT_BYTES} != 0, union",
+                where=f"comm_tasks: {len(rows)} SDMA tasks, size % {ALIGNMENT_BYTES} != 0, union less computing",
             ),
+            *_slower_evidence(slower),
             Evidence(
                 name=Words("longest of them", "其中最长的一次"), value=int(tasks.ints("dur_ns")[longest]), unit="ns",
                 where=f"{calls.trace[COMM_OPS].text('name')[int(tasks.ints('comm_op')[longest])]}, plane "
@@ -179,15 +188,41 @@ def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:
             ),
         ],
         vendor=calls.trace.meta.device.kind, step_ids=calls.step_ids,
-        formula="union of the unaligned SDMA tasks / length of the steps",
+        formula="union of the unaligned SDMA tasks, less computing / length of the steps"
+        + ("" if slower is None else " * (1 - their rate / rate of aligned transfers of like size)"),
     )  # fmt: skip
     return found, Judged(code="N-03", verdict="found")
 
 
-def _union_share(calls: Calls, tasks: Table, rows: Bools) -> tuple[float, int]:
-    union = intervals.merged(tasks.ints("start_ns")[rows], tasks.ends_ns()[rows])
-    inside = sum(intervals.total(intervals.clip(union, *calls.windows.window(i))) for i in range(len(calls.windows)))
-    return share_of(calls, inside), inside
+def _exposed_ns(calls: Calls, tasks: Table, rows: Bools) -> int:
+    """Time of some sub-tasks in the steps while nothing computes."""
+    union = intervals.difference(intervals.merged(tasks.ints("start_ns")[rows], tasks.ends_ns()[rows]), calls.busy)
+    return sum(intervals.total(intervals.clip(union, *calls.windows.window(i))) for i in range(len(calls.windows)))
+
+
+def _slower_ratio(tasks: Table, odd: Bools) -> float | None:
+    """Part of the time of unaligned transfers that they lose to aligned ones of like size; None without such ones."""
+    sizes, times = tasks.ints("size_bytes"), tasks.ints("dur_ns")
+    if not odd.any():
+        return None
+    middle = float(np.median(sizes[odd]))
+    like = (sizes >= middle / LIKE_SIZE) & (sizes <= middle * LIKE_SIZE) & (sizes % ALIGNMENT_BYTES == 0)
+    like &= is_move(tasks) & tasks.text("transport").equals("SDMA") & ~tasks.text("link").equals("ON_CHIP")
+    if int(like.sum()) < MIN_ALIGNED:
+        return None
+    slow, fast = (float(sizes[rows].sum()) / max(1, int(times[rows].sum())) for rows in (odd, like))
+    return max(0.0, 1 - slow / fast) if fast else None
+
+
+def _slower_evidence(slower: float | None) -> list[Evidence]:
+    if slower is None:
+        return []
+    return [
+        Evidence(
+            name=Words("slower than aligned transfers of like size by", "比同等大小的对齐传输慢"), value=slower,
+            unit="ratio", where="comm_tasks: 1 - rate of the unaligned / rate of the aligned",
+        )
+    ]  # fmt: skip
 
 
 def algorithm(trace: Trace) -> tuple[Finding | None, Judged]:
