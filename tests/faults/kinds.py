@@ -95,7 +95,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         name="autocast-casts",
         make=model.card,
         codes=rows("C-10"),
-        plant=added(lambda dur: (vector_of("Cast", dur, dtype="FLOAT"),), "aten::to"),
+        plant=added(lambda dur: (vector_of("Cast", dur, moved=6, dtype="FLOAT", out_dtype="DT_BF16"),), "aten::to"),
     ),
     Kind(
         name="layout-copies",
@@ -114,6 +114,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         name="unfused-attention",
         make=model.card,
         plant=kernels.unfused_attention,
+        twin=kernels.fused_attention,
         codes=rows("C-12"),
         also=rows("C-06"),
     ),
@@ -275,12 +276,12 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         name="packets-small",
-        make=model.data_parallel,
+        make=lambda s: model.data_parallel(s, ranks=2, steps=2),
         plant=ranks.small_packets,
         twin=ranks.one_packet,
         codes=rows("N-02"),
         also=rows("N-01 N-10"),
-        ranks=(0, 1, 2, 3),
+        ranks=(0, 1),
     ),
     Kind(
         name="unaligned",
@@ -348,7 +349,7 @@ CONTROLS: Final[dict[str, Callable[[int], Job]]] = {
     "data-parallel-16": lambda seed: model.data_parallel(seed, ranks=16, steps=3),
     "tensor-parallel-4": model.tensor_parallel,
     "pipeline-2x2": model.pipeline,
-    "pipeline-4x2": lambda seed: model.pipeline(seed, stages=4, micro=32, steps=2),
+    "pipeline-4x1": lambda seed: model.pipeline(seed, stages=4, replicas=1, micro=32, steps=2),
     "images": model.images,
     "decode": model.decode,
 }

@@ -36,6 +36,8 @@ class Kernel:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     dtype: str = "DT_BF16"
+    out_dtype: str = ""
+    """Type of the outputs where it is another one."""
     in_format: str = "ND"
     out_format: str = "ND"
     blocks: int = CUBE_CORES
@@ -51,6 +53,16 @@ class Kernel:
     mte3: float = 0.0
     cube: float = 0.0
     """Share of the cube cores that the kernel occupies over its time."""
+
+    def heavier(self, factor: float) -> Kernel:
+        """The kernel with more rows in its first tensor and its outputs, and as much longer."""
+
+        def more(shape: str) -> str:
+            first, comma, rest = shape.partition(",")
+            return f"{round(int(first) * factor)}{comma}{rest}" if shape else shape
+
+        inputs = tuple(more(s) if i == 0 or s == self.inputs[0] else s for i, s in enumerate(self.inputs))
+        return self.longer(factor, inputs=inputs, outputs=tuple(map(more, self.outputs)))
 
     def longer(self, factor: float, **changes: object) -> Kernel:
         """The kernel at another duration."""

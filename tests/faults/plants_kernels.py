@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
-from tests.faults.machine import Begin, Instruction, Job, Kernel, Op
+from tests.faults.machine import HBM_BYTES_PER_NS, PEAK_FLOPS, Begin, Instruction, Job, Kernel, Op
 from tests.faults.model import HEADS, HIDDEN, matmul, vector
 from tests.faults.planting import Plant, Strength, added, is_product, spread, stretched, vector_of
 from tests.faults.plants_host import compiling
@@ -50,31 +51,61 @@ def full_fp32(job: Job, target: int, strength: Strength) -> None:
     stretched(job, target, is_product, lambda k, f: k.longer(f, dtype="FLOAT"), 4.0)
 
 
+SCORE_NS: Final = 7 * HEADS * 2 / (HBM_BYTES_PER_NS * 0.58)
+"""Time per S x S of the vector kernels on the scores: scale 2, mask 3 and softmax 2 tensors of all heads."""
+PRODUCT_NS: Final = 2 * 2 * HIDDEN / (PEAK_FLOPS * 0.5) * 1e9
+"""Time per S x S of the two products."""
+FUSED_NS: Final = 2 * HIDDEN / (PEAK_FLOPS * 0.84 * 0.75) * 1e9 * 2 / 2
+"""Time per S x S of the fused operator, which skips half of the blocks."""
+
+
+def _length(job: Job, target: int) -> int:
+    """Sequence length at which unfused attention costs the target more than fused."""
+    layers = sum(
+        any(k.op_type == "FlashAttentionScore" for k in item.kernels)
+        for item in job.programs[0][0]
+        if isinstance(item, Op)
+    )
+    square: float = target / layers / (SCORE_NS + PRODUCT_NS - FUSED_NS)
+    return round(math.sqrt(square))
+
+
 def unfused_attention(job: Job, target: int, strength: Strength) -> None:
     """The scores go through memory: product, scale, mask, softmax, product instead of the fused operator."""
+    length = _length(job, target)
+    square = length * length
+    shape = (HEADS, length, length)
+    product = matmul(64, 64, 64).longer(
+        1.0,
+        op_type="BatchMatMulV2",
+        name="aclnnBatchMatMul_BatchMatMulV2_BatchMatMulV2",
+        dur_ns=round(PRODUCT_NS * square / 2),
+        inputs=(f"{HEADS},{length},128", f"{HEADS},128,{length}"),
+        outputs=(f"{HEADS},{length},{length}",),
+        mac=0.55,
+        mte2=0.85,
+    )
 
     def change(op: Op) -> Op | list[Instruction]:
-        if op.tag != "fwd" or not any(k.op_type == "FlashAttentionScore" for k in op.kernels):
+        if not any(k.op_type == "FlashAttentionScore" for k in op.kernels):
             return op
-        fused = op.kernels[0]
-        layers = 3
-        whole = fused.dur_ns + target // layers
-        shape = (HEADS, 1024, 1024)
-        parts = (("BatchMatMulV2", 0.25), ("Muls", 0.12), ("Add", 0.16), ("SoftmaxV2", 0.22), ("BatchMatMulV2", 0.25))
-        made: list[Instruction] = []
-        for op_type, part in parts:
-            if op_type == "BatchMatMulV2":
-                kernel = matmul(1024, 1024, 512).longer(
-                    1.0, op_type=op_type, name="aclnnBatchMatMul_BatchMatMulV2_BatchMatMulV2",
-                    dur_ns=round(whole * part),
-                    inputs=(f"{HEADS},1024,128", f"{HEADS},128,1024"), outputs=(f"{HEADS},1024,1024",),
-                )  # fmt: skip
-            else:
-                kernel = vector(op_type, shape, name=f"aclnn{op_type}_{op_type}").longer(
-                    1.0, dur_ns=round(whole * part)
-                )
-            made.append(Op(name=f"aten::{op_type.lower()}", kernels=(kernel,), tag="fwd", layer=op.layer))
-        return made
+        kernels = [product]
+        for op_type, reads in (("Muls", 1), ("Add", 2), ("SoftmaxV2", 1)):
+            kernels.append(vector(op_type, shape, reads=reads, name=f"aclnn{op_type}_{op_type}"))
+        kernels.append(product)
+        return [Op(name=f"aten::{k.op_type.lower()}", kernels=(k,), tag="fwd", layer=op.layer) for k in kernels]
+
+    job.map_ops(change)
+
+
+def fused_attention(job: Job, target: int, strength: Strength) -> None:
+    """The fused operator at the same length."""
+    dur = round(FUSED_NS * _length(job, target) ** 2)
+
+    def change(op: Op) -> Op:
+        if not any(k.op_type == "FlashAttentionScore" for k in op.kernels):
+            return op
+        return replace(op, kernels=tuple(k.longer(1.0, dur_ns=dur) for k in op.kernels))
 
     job.map_ops(change)
 

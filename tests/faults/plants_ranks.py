@@ -36,7 +36,7 @@ def late_compute(job: Job, target: int, strength: Strength) -> None:
     """More work on one rank: longer sequences."""
     busy = sum(k.dur_ns for item in job.programs[0][0] if isinstance(item, Op) for k in item.kernels)
     factor = 1 + target / busy
-    job.map_ops(lambda op: replace(op, kernels=tuple(k.longer(factor) for k in op.kernels)), (LATE,))
+    job.map_ops(lambda op: replace(op, kernels=tuple(k.heavier(factor) for k in op.kernels)), (LATE,))
 
 
 def slow_clock(job: Job, target: int, strength: Strength, ranks: tuple[int, ...] = (LATE,)) -> None:
@@ -124,19 +124,33 @@ def one_packet(job: Job, target: int, strength: Strength) -> None:
     _before_join(job, [Collective(group="group_name_0", op="allReduce", size=size)])
 
 
+def _buckets(job: Job, target: int, *, is_aligned: bool) -> None:
+    """Calls that are waited for; all but the first of a step at an odd size and half of the rate."""
+    calls = sum(isinstance(item, Collective) for item in job.programs[0][0]) - 1
+    size = round(target / calls / 2 * 24 * job.world)
+    size -= size % (512 * job.world)
+    for steps in job.programs.values():
+        for number, step in enumerate(steps):
+            made: list[Instruction] = []
+            seen = 0
+            for item in step:
+                if isinstance(item, Collective):
+                    is_odd = seen > 0 and not is_aligned
+                    new = replace(item, size=size, is_blocking=True)
+                    made.append(replace(new, size=size + 68 * job.world, slowdown=2.0) if is_odd else new)
+                    seen += 1
+                else:
+                    made.append(item)
+            steps[number] = made
+
+
 def unaligned(job: Job, target: int, strength: Strength) -> None:
     """Buffers at odd sizes: transfers run at half of their rate, and nothing hides them."""
-    calls = sum(isinstance(item, Collective) for item in job.programs[0][0])
-    size = round(target / calls / 2 * 24 * job.world / 2)
-    size -= size % (512 * job.world)
-    _changed_calls(job, lambda call: replace(call, size=size + 68 * job.world, is_blocking=True, slowdown=2.0))
+    _buckets(job, target, is_aligned=False)
 
 
 def aligned_twin(job: Job, target: int, strength: Strength) -> None:
-    calls = sum(isinstance(item, Collective) for item in job.programs[0][0])
-    size = round(target / calls / 2 * 24 * job.world / 2)
-    size -= size % (512 * job.world)
-    _changed_calls(job, lambda call: replace(call, size=size, is_blocking=True))
+    _buckets(job, target, is_aligned=True)
 
 
 def slow_link(job: Job, target: int, strength: Strength) -> None:
@@ -177,14 +191,14 @@ def uneven_stage(job: Job, target: int, strength: Strength) -> None:
     last = tuple(rank for rank in job.programs if rank >= job.world // 2)
     busy = sum(k.dur_ns for item in job.programs[last[0]][0] if isinstance(item, Op) for k in item.kernels)
     factor = 1 + target / busy
-    job.map_ops(lambda op: replace(op, kernels=tuple(k.longer(factor) for k in op.kernels)), last)
+    job.map_ops(lambda op: replace(op, kernels=tuple(k.heavier(factor) for k in op.kernels)), last)
 
 
 def even_stages(job: Job, target: int, strength: Strength) -> None:
     """The same work, shared evenly."""
     busy = sum(k.dur_ns for item in job.programs[job.world - 1][0] if isinstance(item, Op) for k in item.kernels)
     factor = 1 + target / busy / 2
-    job.map_ops(lambda op: replace(op, kernels=tuple(k.longer(factor) for k in op.kernels)))
+    job.map_ops(lambda op: replace(op, kernels=tuple(k.heavier(factor) for k in op.kernels)))
 
 
 def nothing(job: Job, target: int, strength: Strength) -> None:

@@ -187,7 +187,8 @@ class _Rank:
             0 if kernel.core == "AI_CPU" else kernel.blocks, kernel.mix_blocks, kernel.hf32,
             _listed(kernel.inputs), ";".join([kernel.dtype] * len(kernel.inputs)),
             ";".join([kernel.in_format] * len(kernel.inputs)), _listed(kernel.outputs),
-            ";".join([kernel.dtype] * len(kernel.outputs)), ";".join([kernel.out_format] * len(kernel.outputs)), "N/A",
+            ";".join([kernel.out_dtype or kernel.dtype] * len(kernel.outputs)),
+            ";".join([kernel.out_format] * len(kernel.outputs)), "N/A",
             *self._counters(kernel, task),
         ]  # fmt: skip
 
