@@ -147,14 +147,6 @@ class TableSpec:
     columns: tuple[Column, ...]
     open: bool = False
 
-    def __reduce__(self) -> str | tuple[object, ...]:
-        # A specification of the model travels by name: a trace knows its tables by identity.
-        from ascend_perf.model import tables
-
-        if tables.ALL.get(self.name) is self:
-            return tables.spec_named, (self.name,)
-        return _spec, (self.name, self.row, self.columns, self.open)
-
     def column(self, name: str) -> Column:
         """The column called `name`.
 
@@ -168,10 +160,6 @@ class TableSpec:
             return Column(name=name, kind=Kind.FLOAT)
         known = ", ".join(column.name for column in self.columns)
         raise KeyError(f"table {self.name} has no column {name!r}; it has {known}")
-
-
-def _spec(name: str, row: str, columns: tuple[Column, ...], is_open: bool) -> TableSpec:
-    return TableSpec(name=name, row=row, columns=columns, open=is_open)
 
 
 class Table:

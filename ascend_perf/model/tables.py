@@ -5,6 +5,7 @@ Times are int64 ns on one clock per trace. `*_ns` of an interval table: [start_n
 
 from __future__ import annotations
 
+import copyreg
 from typing import Final
 
 from ascend_perf.model.table import Column, Kind, TableSpec
@@ -390,3 +391,17 @@ def spec_named(name: str) -> TableSpec:
         KeyError: the model has no such table.
     """
     return ALL[name]
+
+
+def _travelling(spec: TableSpec) -> tuple[object, ...]:
+    """How a specification is pickled: one of the model by its name, since a trace knows its tables by identity."""
+    if ALL.get(spec.name) is spec:
+        return spec_named, (spec.name,)
+    return _rebuilt, (spec.name, spec.row, spec.columns, spec.open)
+
+
+def _rebuilt(name: str, row: str, columns: tuple[Column, ...], is_open: bool) -> TableSpec:
+    return TableSpec(name=name, row=row, columns=columns, open=is_open)
+
+
+copyreg.pickle(TableSpec, _travelling)  # type: ignore[arg-type]  # the stubs want a str or a callable of no arguments
