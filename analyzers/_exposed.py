@@ -20,7 +20,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._sync_batchnorm import SyncBatchNorm, sync_batch_norm
 from ascend_perf.intervals import EMPTY, IntervalSet
-from ascend_perf.model.finding import Evidence, Finding, Judged, Words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
 from ascend_perf.model.table import NULL, Bools
 from ascend_perf.model.tables import COMM_TRANSFERS, HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
@@ -29,9 +29,12 @@ from ascend_perf.units import counted, format_ns, format_quantity, format_ratio
 NAME: Final = "communication"
 
 LOOK_EXPOSED_RATIO: Final = 0.10
-"""Exposed communication up to this share is usual. Source: MindSpeed-LLM, fsdp2 tuning guide. Status: vendor."""
+"""Exposed communication up to this share is usual: a finding of low severity, whatever its share.
+
+Source: MindSpeed-LLM, fsdp2 tuning guide ("up to 10 % fine"). Status: vendor.
+"""
 MIN_GROUP_RATIO: Final = 0.03
-"""A kind of group below this share of the step is no row of its own. Source: severity medium. Status: assumed."""
+"""Less than this share of the step is no finding, in all and by kind of group. Status: assumed (severity medium)."""
 MIN_CALLS_FOR_RATE: Final = 3
 """Fewer calls give no rate to compare with. Status: assumed."""
 
@@ -70,7 +73,7 @@ class Explained:
 
 
 def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Judged]]:
-    """N-01 and its rows by kind of group, from 10 % of the step in all; N-11 before them.
+    """N-01 and its rows by kind of group, from 3 % of the step in all; N-11 before them.
 
     Args:
         calls: the calls of the rank.
@@ -91,7 +94,9 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
         left = max(0, left - explained.rest_ns(calls, apart))
         masks = {code: mask & ~apart for code, mask in masks.items() if (mask & ~apart).any()}
     share = share_of(calls, left)
-    if share < LOOK_EXPOSED_RATIO:
+    # Where waiting takes most of it, that is what matters: the transfers beside it must be unusual.
+    least = MIN_GROUP_RATIO if 2 * rest_ns >= exposed_ns else LOOK_EXPOSED_RATIO
+    if share < least:
         note = None
         if exposed_ns > rest_ns:
             note = Words(
@@ -101,6 +106,7 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
                 "已解释的等待",
             )
         return found, [*(_verdict(calls, code, masks, (), note) for code in CODES), normed]
+    severity = Severity.LOW if share < LOOK_EXPOSED_RATIO else None
     rows = sorted((code for code in masks if code != "N-01"), key=lambda code: -explained.rest_ns(calls, masks[code]))
     rest = masks.get("N-01", np.zeros(len(calls), bool))
     for code in rows:
@@ -108,14 +114,14 @@ def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Jud
         if share_of(calls, own) < MIN_GROUP_RATIO:
             rest = rest | masks[code]
             continue
-        found.append(_row(calls, explained, code, masks[code], own, exposed_ns, inferred))
+        found.append(_row(calls, explained, code, masks[code], own, exposed_ns, inferred, severity))
         claimed = intervals.union(claimed, intervals.difference(calls.union(masks[code]), calls.busy))
         left -= own
     split = any(f.code != "N-11" for f in found)
     own = min(left, explained.rest_ns(calls, rest, beyond=claimed)) if split else left
     if not split or share_of(calls, own) >= MIN_GROUP_RATIO:
         whole = rest if split else ~apart
-        found.append(_row(calls, explained, "N-01", whole, own, exposed_ns, inferred))
+        found.append(_row(calls, explained, "N-01", whole, own, exposed_ns, inferred, severity))
     named = tuple(f.code for f in found)
     return found, [*(_verdict(calls, code, masks, named, None) for code in CODES), normed]
 
@@ -214,7 +220,14 @@ def _exchanges(calls: Calls) -> bool:
 
 
 def _row(
-    calls: Calls, explained: Explained, code: str, mask: Bools, own_ns: int, exposed_ns: int, inferred: bool
+    calls: Calls,
+    explained: Explained,
+    code: str,
+    mask: Bools,
+    own_ns: int,
+    exposed_ns: int,
+    inferred: bool,
+    severity: Severity | None = None,
 ) -> Finding:
     """The finding of a row for its calls.
 
@@ -226,6 +239,7 @@ def _row(
         own_ns: exposed time that the row claims.
         exposed_ns: exposed time of all calls, waiting included.
         inferred: the kind of a group is not in the metadata.
+        severity: overrides what follows from the share.
     """
     share = share_of(calls, own_ns)
     parts = [(op, group, part & mask) for op, group, part in ops_by_group(calls) if (part & mask).any()]
@@ -272,7 +286,7 @@ def _row(
         evidence.append(estimate)
     what = _KINDS[code]
     found = finding(
-        code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
+        code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence, severity=severity,
         title=Words(
             f"{per_step(calls, own_ns)} of {step.en} ({format_ratio(share)}) is {what.en} that computing does "
             f"not hide{beside}, most of it {op or 'collectives'} ({_times(int(main.sum()))})",

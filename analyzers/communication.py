@@ -29,7 +29,7 @@ from ascend_perf.analyzers._exposed import Explained, exposed
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.intervals import EMPTY, IntervalSet
-from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
 from ascend_perf.model.table import NULL, Bools
 from ascend_perf.model.tables import COMM_OPS, KERNELS, STEPS
 from ascend_perf.model.trace import Trace
@@ -38,8 +38,10 @@ from ascend_perf.units import format_ns, format_quantity, format_ratio
 
 NAME: Final = "communication"
 
-MIN_WAIT_RATIO: Final = 0.05
-"""Waiting below this share of the step is no finding. Source: row N-05 (spread over ranks). Status: vendor."""
+LOOK_WAIT_RATIO: Final = 0.05
+"""Waiting up to this share of the step is of low severity. Source: row N-05 (spread over ranks). Status: vendor."""
+MIN_WAIT_RATIO: Final = 0.03
+"""Waiting below this share of the step is no finding. Source: severity medium. Status: assumed."""
 NOTIFY_NS: Final = 5_000
 """Waits of this length per call are the latency of a notification between cards. Status: assumed."""
 MANY_CALLS: Final = 20
@@ -117,14 +119,17 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
     found: list[Finding] = []
     named: list[PeerWait] = []
     claimed = EMPTY
+    exposed_ns = calls.exposed_union_ns()
     for wait in waits:
-        if share_of(calls, wait.exposed_ns) < MIN_WAIT_RATIO:
+        # Short waits between the hops of a ring blame nobody; where most of what is exposed is one wait, it counts.
+        least = MIN_WAIT_RATIO if 2 * wait.exposed_ns >= exposed_ns else LOOK_WAIT_RATIO
+        if share_of(calls, wait.exposed_ns) < least:
             break  # the longest come first
         if wait.calls >= MANY_CALLS * calls.steps and wait.union_ns < NOTIFY_NS * wait.calls:
             continue  # nobody is late: every notification takes its time
         # A peer counts only with the waiting that no later peer explains already.
         own = intervals.difference(intervals.difference(wait.waits, calls.busy), claimed)
-        if share_of(calls, intervals.total(own)) < MIN_WAIT_RATIO or any(wait is other for other in named):
+        if share_of(calls, intervals.total(own)) < least or any(wait is other for other in named):
             continue
         together = [other for other in waits if other is not wait and _is_late_too(other, own)]
         named += [wait, *together]
@@ -133,7 +138,7 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
     if not calls.is_estimated:
         return found, Explained(waits=claimed, estimated=~mask)
     waiting = exposed_waits(calls, mask)
-    if share_of(calls, waiting) >= MIN_WAIT_RATIO:
+    if share_of(calls, waiting) >= LOOK_WAIT_RATIO:
         return [_unnamed(calls, waiting, mask)], Explained(waits=EMPTY, estimated=np.ones(len(calls), bool))
     return [], Explained(waits=EMPTY, estimated=~mask)
 
@@ -206,7 +211,7 @@ def _late_peer(
     return finding(
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, title=title, share_ratio=share, evidence=evidence,
         subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
-        vendor=calls.trace.meta.device.kind,
+        vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO else None,
         formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps",
         bands=longest, step_ids=calls.step_ids, cause=cause,
     )  # fmt: skip

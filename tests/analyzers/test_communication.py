@@ -436,3 +436,12 @@ def test_collectives_without_steps_and_kernels_are_no_share_of_anything(make_tra
     assert not outcome.findings
     assert verdict(outcome, "N-01").verdict == "not_judged"
     assert outcome.tables
+
+
+def test_a_short_wait_that_is_most_of_what_is_exposed_is_of_low_severity(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=NPU, steps=STEP, comm_ops=[all_reduce(0, 50, group_size=4)],
+        comm_tasks=[wait(0, 40, 1), move(40, 10, 1, 512)],
+    )  # fmt: skip
+    found = of(communication.run_on_trace(trace), "N-05")
+    assert (found.share_ratio, found.severity.value) == (0.04, "low")

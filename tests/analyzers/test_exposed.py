@@ -69,9 +69,15 @@ def test_calls_of_two_groups_at_one_time_are_claimed_once(make_trace: MakeTrace)
 
 
 def test_hidden_communication_is_clean(make_trace: MakeTrace) -> None:
-    outcome = rank(make_trace, [("tp", "allReduce", 0, 150), ("dp", "allReduce", 20, 60)])
-    assert shares(outcome) == {}  # 50 of 1000 ns
+    outcome = rank(make_trace, [("tp", "allReduce", 0, 125), ("dp", "allReduce", 20, 60)])
+    assert shares(outcome) == {}  # 25 of 1000 ns
     assert verdicts(outcome) == {"N-01": "clean", "N-09": "clean", "N-10": "clean", "E-03": "clean"}
+
+
+def test_up_to_a_tenth_of_the_step_is_usual_and_of_low_severity(make_trace: MakeTrace) -> None:
+    for exposed_ns, severity in ((30, "low"), (99, "low"), (100, "high")):
+        (found,) = rank(make_trace, [("dp", "allReduce", 100, exposed_ns)]).findings
+        assert (found.code, found.severity.value, found.share_ratio) == ("N-10", severity, exposed_ns / 1000)
 
 
 def test_a_small_share_of_a_kind_is_no_row_of_its_own(make_trace: MakeTrace) -> None:
