@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.faults import model
+from tests.faults import plants_experts as moe
 from tests.faults import plants_host as host
 from tests.faults import plants_kernels as kernels
 from tests.faults import plants_ranks as ranks
@@ -331,12 +332,68 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         name="experts-one-by-one",
-        make=model.data_parallel,
-        plant=kernels.expert_loop,
+        make=model.mixture,
+        plant=moe.expert_loop,
         codes=rows("E-02"),
-        also=rows("C-02 C-03 C-04 H-03"),
+        also=rows("C-02 C-03 N-01 E-03"),
         ranks=(0, 1, 2, 3),
     ),
+    Kind(
+        name="experts-uneven",
+        make=model.mixture,
+        plant=moe.uneven_experts,
+        twin=moe.even_experts,
+        codes=rows("E-01"),
+        also=rows("N-05 N-01 E-03"),
+        ranks=(ranks.LATE,),
+        affected=(0, 1, 3),
+    ),
+    Kind(
+        name="exchange-exposed",
+        make=model.mixture,
+        plant=moe.exposed_exchange,
+        twin=ranks.no_calls,
+        codes=rows("E-03 N-01"),
+        ranks=(0, 1, 2, 3),
+    ),
+    Kind(
+        name="permutation-unfused",
+        make=model.mixture,
+        plant=moe.separate_permutation,
+        codes=rows("E-04"),
+        ranks=(0, 1, 2, 3),
+    ),
+    Kind(
+        name="batch-norm-synchronised",
+        make=model.data_parallel,
+        plant=moe.batch_norms,
+        twin=moe.without_exchange,
+        codes=rows("N-11"),
+        also=rows("N-01 N-02 N-10 H-01 H-02 H-03 N-12"),
+        ranks=(0, 1, 2, 3),
+    ),
+    Kind(
+        name="collectives-issued-late",
+        make=model.data_parallel,
+        plant=moe.slow_issue,
+        twin=moe.quick_issue,
+        codes=rows("N-12"),
+        also=rows("N-01 N-10 H-01 H-02"),
+        ranks=(0, 1, 2, 3),
+    ),
+    Kind(
+        name="memory-rate-low",
+        make=model.card,
+        codes=rows("M-02"),
+        also=rows("C-03"),
+        gain_part=0.6,
+        plant=added(
+            lambda dur: (vector_of("LayerNormV4", dur, moved=10, mte2=0.95, mte3=0.2, vec=0.2),), "aten::layer_norm"
+        ),
+        note="the kernels reach 0.24 of the memory rate where 0.6 is usual",
+    ),
+    Kind(name="memory-static", make=model.card, plant=host.static_memory, codes=rows("K-05"), has_gain=False),
+    Kind(name="memory-workspace", make=model.card, plant=host.workspace, codes=rows("K-06"), has_gain=False),
 )
 
 FEW_MICRO: Final[dict[Strength, int]] = {"weak": 10, "medium": 6, "strong": 2}
@@ -350,6 +407,7 @@ CONTROLS: Final[dict[str, Callable[[int], Job]]] = {
     "tensor-parallel-4": model.tensor_parallel,
     "pipeline-2x2": model.pipeline,
     "pipeline-4x1": lambda seed: model.pipeline(seed, stages=4, replicas=1, micro=32, steps=2),
+    "mixture-4": model.mixture,
     "images": model.images,
     "decode": model.decode,
 }

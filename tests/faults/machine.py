@@ -132,6 +132,8 @@ class Collective:
     slowdown: float = 1.0
     tag: str = ""
     """Name by which an `Await` waits for it."""
+    issue_ns: int = 15_000
+    """Host time of the call that issues its tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,8 @@ class Job:
     """ASCEND_LAUNCH_BLOCKING=1."""
     hidden: frozenset[int] = frozenset()
     """Ranks whose files are not there."""
+    memory_base_mib: float = 21_000.0
+    memory_workspace_mib: float = 0.0
     memory_gap_mib: float = 0.0
     memory_growth_mib: float = 0.0
     has_gc: bool = True
@@ -563,7 +567,7 @@ class _Rank:
         self.now += self.host(25_000)
         self.connection += 1
         at = max(self.queue, self.now) + 500
-        called = at + self.host(15_000)
+        called = at + self.host(item.issue_ns)
         self.queue = called + 300
         self.slice("op", f"c10d::{item.op.lower()}_", begin, self.now, self.main)
         self.slice("call", f"Communication@hcom_{item.op}_", at, called, self.second, self.connection)

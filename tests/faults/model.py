@@ -324,3 +324,65 @@ def decode(seed: int, *, steps: int = 8, layers: int = 8, batch: int = 512) -> J
         ]
     step += [Copy(kind="D2H", size=batch * 4, dur_ns=2_000), Sync(owner="aten::_local_scalar_dense")]
     return Job(world=1, groups={}, programs={0: [list(step) for _ in range(steps)]}, seed=seed)
+
+
+EXPERTS: Final = 8
+"""Experts of a rank."""
+EXPERT_FFN: Final = 2816
+
+
+def grouped(tokens: int, n: int, k: int, **changes: object) -> Kernel:
+    """The products of all experts of a rank in one kernel."""
+    kernel = matmul(tokens, n, k).longer(
+        1.0,
+        op_type="GroupedMatmul",
+        core="MIX_AIC",
+        name="aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul",
+        inputs=(f"{tokens},{k}", f"{EXPERTS},{k},{n}"),
+        outputs=(f"{tokens},{n}",),
+        mix_blocks=VECTOR_CORES,
+    )
+    return kernel.longer(1.0, **changes)
+
+
+def experts(tokens: int) -> list[Op]:
+    """Forward or backward of the experts of one layer."""
+    return [
+        Op(name="npu::npu_grouped_matmul", kernels=(grouped(tokens, 2 * EXPERT_FFN, HIDDEN),), tag="moe"),
+        Op(name="npu::npu_swiglu", kernels=(vector("SwiGlu", (tokens, EXPERT_FFN), reads=2, vec=0.5),), tag="moe"),
+        Op(name="npu::npu_grouped_matmul", kernels=(grouped(tokens, HIDDEN, EXPERT_FFN),), tag="moe"),
+    ]
+
+
+def mixture(seed: int, *, ranks: int = 4, steps: int = 3, layers: int = 3, tokens: int = 4096, kib: int = 512) -> Job:
+    """Training of a mixture of experts: tokens go to the ranks of their experts and back, twice per layer.
+
+    Args:
+        seed: of the job.
+        ranks: of the expert parallel group.
+        steps: recorded.
+        layers: of the model.
+        tokens: of a rank.
+        kib: what each rank sends to each other one in an exchange.
+    """
+    group = Group(name="group_name_0", label="ep", ranks=tuple(range(ranks)))
+    exchange = Collective(group=group.name, op="alltoallv", size=kib * 1024 * ranks, is_blocking=True)
+
+    def route(name: str) -> Op:
+        return Op(name=f"npu::{name}", kernels=(vector(name, (tokens, HIDDEN // 4)),), tag="moe")
+
+    step: list[Instruction] = [*head()]
+    for number in range(layers):
+        step += layer(tokens // 2, number)[:6]
+        step += [route("MoeGatingTopKSoftmax"), exchange, *experts(tokens), exchange, route("MoeFinalizeRouting")]
+    step += loss(tokens // 2)
+    for number in reversed(range(layers)):
+        step += [exchange, *experts(tokens), *experts(tokens), exchange, *layer_backward(tokens // 2, number)[3:]]
+    step += [*optimizer(), *logging()]
+    return Job(
+        world=ranks,
+        groups={group.name: group},
+        seed=seed,
+        programs={rank: [list(step) for _ in range(steps)] for rank in range(ranks)},
+        parallel={"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "data_parallel_size": ranks},
+    )

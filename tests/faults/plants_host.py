@@ -142,6 +142,16 @@ def leaking(job: Job, target: int, strength: Strength) -> None:
     job.memory_growth_mib = {"weak": 16.0, "medium": 64.0, "strong": 512.0}[strength]
 
 
+def static_memory(job: Job, target: int, strength: Strength) -> None:
+    """Weights, gradients and optimizer states that fill the card."""
+    job.memory_base_mib = {"weak": 48_000.0, "medium": 50_500.0, "strong": 53_000.0}[strength]
+
+
+def workspace(job: Job, target: int, strength: Strength) -> None:
+    """Workspaces of operators, held by the second launch stage."""
+    job.memory_workspace_mib = {"weak": 4_000.0, "medium": 6_000.0, "strong": 12_000.0}[strength]
+
+
 def preprocess_host(job: Job, target: int, strength: Strength) -> None:
     at_start(
         job,

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.faults.machine import HBM_BYTES_PER_NS, PEAK_FLOPS, Begin, Instruction, Job, Kernel, Op
 from tests.faults.model import HEADS, HIDDEN, matmul, vector
-from tests.faults.planting import Plant, Strength, added, is_product, spread, stretched, vector_of
+from tests.faults.planting import Plant, Strength, added, is_product, stretched, vector_of
 from tests.faults.plants_host import compiling
 
 
@@ -238,14 +238,3 @@ def changing_shapes(job: Job, target: int, strength: Strength) -> None:
                     made.append(item)
             steps[number] = made
     compiling(job, target, strength)
-
-
-def expert_loop(job: Job, target: int, strength: Strength) -> None:
-    """Experts one by one: many small products in a row."""
-    count = 32
-    kernel = matmul(64, 1408, HIDDEN).longer(1.0, mac=0.3, mte2=0.97, mte1=0.2, fixpipe=0.1, cube=0.9)
-    per_layer = 3
-    each = target // (count * per_layer)
-    spread(job, per_layer, lambda _: [
-        Op(name="aten::mm", kernels=(kernel.longer(1.0, dur_ns=each),), tag="moe") for _ in range(count)
-    ])  # fmt: skip

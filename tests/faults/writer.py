@@ -323,7 +323,7 @@ class _Rank:
     def memory(self) -> None:
         rows: list[tuple[object, ...]] = []
         blocks = []
-        base, swing, samples = 21_000.0, 9_000.0, 24
+        base, swing, samples = self.job.memory_base_mib, 9_000.0, 24
         steps = self.recording.steps
         peak = base + swing + self.job.memory_growth_mib * len(steps)
         reserved = peak * 1.02 + self.job.memory_gap_mib
@@ -336,6 +336,10 @@ class _Rank:
                 rows.append(
                     ("PTA", us(at) + "\t", round(used, 3), round(reserved, 3), round(used, 3), 2, f"NPU:{self.device}")
                 )
+                if self.job.memory_workspace_mib:
+                    held = self.job.memory_workspace_mib
+                    device = f"NPU:{self.device}"
+                    rows.append(("WORKSPACE", us(at + 50) + "\t", held, held, held, 2, device))
                 rows.append(("APP", us(at + 100) + "\t", "", round(reserved + 2_300, 3), "", "", f"NPU:{self.device}"))
             blocks.append(
                 ("aten::empty", 65536.0, us(start + 1000) + "\t", us(end - 1000) + "\t", us(end - 1000) + "\t",
