@@ -162,17 +162,18 @@ def _useful(size: int | None, multiple: int) -> float:
 
 def _bounds(kernels: Table, rows: Bools) -> tuple[Ints, Floats]:
     """The pipe that bounds each kernel, and what would be left of it by the next busy pipe."""
-    stack = np.vstack([np.nan_to_num(kernels.floats(name), nan=0.0) for name in _PIPES])
+    bounding, slack = np.full(len(kernels), -1, np.int64), np.zeros(len(kernels))
+    at = np.flatnonzero(rows)
+    stack = np.vstack([np.nan_to_num(kernels.floats(name)[at], nan=0.0) for name in _PIPES])
     busiest = stack.argmax(axis=0)
-    order = np.sort(stack, axis=0)
-    bounding = np.full(len(kernels), -1, np.int64)
-    for at, (name, limit) in enumerate(PIPE_LIMITS.items()):
+    left = 1 - np.sort(stack, axis=0)[-2]
+    for number, (name, limit) in enumerate(PIPE_LIMITS.items()):
         place = _PIPES.index(name)
         # The busiest pipe alone can bound: a cube that is busier still is doing its work.
-        bounding[rows & (busiest == place) & (stack[place] >= limit)] = at
-    slack = np.where(bounding >= 0, 1 - order[-2], 0.0)
-    worth = slack >= LOSS_MIN_RATIO
-    return np.where(worth, bounding, -1).astype(np.int64), np.where(worth, slack, 0.0)
+        bound = at[(busiest == place) & (stack[place] >= limit) & (left >= LOSS_MIN_RATIO)]
+        bounding[bound] = number
+    slack[at] = np.where(bounding[at] >= 0, left, 0.0)
+    return bounding, slack
 
 
 def pipe_names(codes: Ints) -> Text:

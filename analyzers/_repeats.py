@@ -84,7 +84,7 @@ def repeats_of(time: KernelTime) -> tuple[Repeat, ...]:
     word, labels = _word(time)
     least = MIN_REPEATS * time.steps + 1
     candidates = []
-    grams, alive = word.tokens, np.ones(len(word.rows), bool)
+    grams, alive = word.tokens, word.tokens >= 0
     for length in range(2, MAX_LENGTH + 1):
         grams, alive = _longer(word, grams, alive, length, least)
         if not alive.any():

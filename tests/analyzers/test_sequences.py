@@ -109,6 +109,16 @@ def test_the_wait_behind_a_nonzero_is_no_launch_cost(make_trace: Make) -> None:
     assert [repeat.types for repeat in repeats_of(time)] == [("A", "NonZero")]
 
 
+def test_kernels_of_unknown_type_belong_to_no_sequence(make_trace: Make) -> None:
+    kernels = _kernels("XABC" * 10)
+    for row in kernels:
+        if row["op_type"] == "X":
+            row["op_type"] = row["name"] = None
+    time = KernelTime.of(make_trace(meta=NPU, steps=[_step(kernels)], kernels=kernels))
+
+    assert [repeat.types for repeat in repeats_of(time)] == [("A", "B", "C")]
+
+
 def test_blocking_launches_explain_every_gap(make_trace: Make) -> None:
     kernels = _kernels("ABC" * 10)
     meta = Meta(rank=0, device=Device(kind="npu"), environment={"ASCEND_LAUNCH_BLOCKING": "1"})
