@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._idle import CAUSES, Cause, Idle, is_compile, is_memory, is_sync
+from ascend_perf.analyzers._idle import Cause, Idle, is_compile, is_memory, is_sync
 from ascend_perf.analyzers._launches import Launches, quantiles
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._tables import Col, result_table
@@ -35,13 +35,11 @@ def gap_tables(idle: Idle) -> tuple[ResultTable, ...]:
             Col("total_ns", "Idle time", "空闲时间", [idle.cause_ns(cause) for cause in causes], "ns"),
             Col("per_step_ns", "per step", "每步", [idle.cause_ns(c) / max(1, steps) for c in causes], "ns"),
             Col("share_ratio", "Share of step", "占迭代比例", [idle.cause_ns(c) / step_ns for c in causes], "ratio"),
-            Col("gaps", "Gaps", "空隙数", [int((main == order.index(cause)).sum()) for cause in causes], "count"),
+            Col("gaps", "Gaps", "空闲段数", [int((main == order.index(cause)).sum()) for cause in causes], "count"),
         ),
         note=Words(
-            "A gap is a time in which no stream of the device works; it counts where most of it belongs. "
-            + "; ".join(f"{cause.value}: {CAUSES[cause].en}" for cause in causes),
-            "空隙：设备所有流均无任务的时间；按占比最大的原因计数。"
-            + "；".join(f"{cause.value}：{CAUSES[cause].zh}" for cause in causes),
+            "A gap is a time in which no stream of the device works; it counts where most of it belongs.",
+            "空闲段：设备所有流均无任务的一段时间；计入占比最大的原因。",
         ),
     )
     length = idle.gaps.ends - idle.gaps.starts

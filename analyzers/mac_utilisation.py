@@ -132,7 +132,7 @@ def _note(use: Utilisation) -> Words:
     if use.spec is not None:
         if use.spec.basis == "derived":
             basis = Words(
-                f"the peak is derived (inferred): {use.spec.note}", f"峰值为推算值（非官方）：{use.spec.note}"
+                f"the peak is derived (inferred): {use.spec.note}", "峰值为推算值（非官方），推算依据见数据质量"
             )
         else:
             basis = Words(f"peaks of {use.spec.name} from the device table", f"峰值取自设备表：{use.spec.name}")
@@ -253,7 +253,7 @@ def _no_pipe(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
         "C-03",
         rows,
         1 - np.nan_to_num(use.best_pipe),
-        Words("kernels of 20 us or more keep no pipe busier than 0.8", "20 us 及以上的算子没有流水占比超过 0.8"),
+        Words("kernels of 20 us or more keep no pipe busier than 0.8", "20 us 及以上的算子各流水占比均不超过 0.8"),
         "union(kernels) / step * mean(1 - busiest pipe ratio)",
         _pipe_evidence(time, use, rows),
     )

@@ -172,7 +172,7 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
         else (
             f" ({ranks_words(cause_ranks).en} {'holds' if len(cause_ranks) == 1 else 'hold'} "
             f"{'it' if len(affected) == 1 else 'them'} up)",
-            f"（被 {ranks_words(cause_ranks).zh} 拖住）",
+            f"（被 {ranks_words(cause_ranks).zh} 拖慢）",
         )
     )
     verb = "waits" if len(affected) == 1 else "wait"
@@ -270,7 +270,7 @@ def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...],
     return others, Words(
         "The other stages of the pipeline hold these ranks up; their files are not in the data, so it cannot be told "
         "whether they compute longer or come late themselves.",
-        "流水线的其他阶段拖住了这些卡；数据中没有它们的文件，无法判断是其计算更久还是自身迟到。",
+        "流水线的其他阶段拖慢了这些卡；数据中没有它们的文件，无法判断是其计算更久还是自身迟到。",
     )
 
 

@@ -70,8 +70,8 @@ def sequences(trace: Trace) -> Result:
             f"Repeated sequences of short kernels ({counted(len(found.repeats), 'kind', 'kinds')}, {count:.4g} times "
             f"per step) run {format_ratio(busy / wall)} of their time: the device waits {per_step(idle.span, lost)} of "
             f"{step.en} ({format_ratio(share)}) for launches inside them",
-            f"{len(found.repeats)} 种短 Kernel 序列每步重复 {count:.4g} 次，执行时间仅占其墙钟时间的 "
-            f"{format_ratio(busy / wall)}：{step.zh} 设备在其中等待下发 {per_step(idle.span, lost)}"
+            f"{len(found.repeats)} 种短 Kernel 序列每步重复 {count:.4g} 次，执行时间仅占序列总时长的 "
+            f"{format_ratio(busy / wall)}：{step.zh}设备在其中等待下发 {per_step(idle.span, lost)}"
             f"（{format_ratio(share)}）",
         ),
         evidence=[

@@ -45,6 +45,7 @@ class _Writer:
         self.payload = payload
         self.lang = payload.lang
         self.texts = catalogue(payload.lang)
+        self.colon = self.texts["ui.colon"]
         self.span = spread(payload.figures("span_us"))
 
     def _say(self, words: Words) -> str:
@@ -56,8 +57,8 @@ class _Writer:
         if answer.gain is not None:
             lines += ["", self._say(answer.gain)]
         badge = self.texts[f"origin.{self.payload.data_origin}"]
-        lines += ["", f"- {self.texts['md.origin']}: {badge}"]
-        lines += [f"- {self._say(fact.label)}: {self._say(fact.value)}" for fact in facts(self.payload)]
+        lines += ["", f"- {self.texts['md.origin']}{self.colon}{badge}"]
+        lines += [f"- {self._say(fact.label)}{self.colon}{self._say(fact.value)}" for fact in facts(self.payload)]
         return [*lines, ""]
 
     def findings(self) -> list[str]:
@@ -74,21 +75,21 @@ class _Writer:
         lines = [f"### {number}. {self._say(finding.title)}", "", about, ""]
         bound = gain(finding, self.span)
         lines += [f"**{self._say(bound)}**" if bound else self.texts["gain.unknown"], ""]
-        lines += [f"{self.texts['ui.why']}: {self._say(finding.cause)}", ""]
+        lines += [f"{self.texts['ui.why']}{self.colon}{self._say(finding.cause)}", ""]
         if finding.confirm is not None:
-            lines += [f"{self.texts['ui.confirm']}: {self._say(finding.confirm)}", ""]
-        lines += [f"{self.texts['ui.evidence']}:", ""]
+            lines += [f"{self.texts['ui.confirm']}{self.colon}{self._say(finding.confirm)}", ""]
+        lines += [f"{self.texts['ui.evidence']}{self.colon.rstrip()}", ""]
         lines += [f"- {self._evidence(item)}" for item in finding.evidence[:MAX_EVIDENCE]]
         more = len(finding.evidence) - MAX_EVIDENCE
         if more > 0:
             lines.append(f"- {self.texts['md.more_evidence'].format(count=more)}")
-        lines += ["", f"{self.texts['ui.remedy']}:", ""]
+        lines += ["", f"{self.texts['ui.remedy']}{self.colon.rstrip()}", ""]
         for step, remedy in enumerate(finding.remedies, 1):
             lines.append(f"{step}. {self._say(remedy.text)}")
             if remedy.code:
                 lines += ["", *(f"   {line}" for line in markdown_code(remedy.code).split("\n")), ""]
         based = " · ".join(markdown(spoken(part, self.lang)) for part in (finding.formula, finding.source) if part)
-        return [*lines, "", f"{self.texts['ui.based_on']}: {based}", ""] if based else [*lines, ""]
+        return [*lines, "", f"{self.texts['ui.based_on']}{self.colon}{based}", ""] if based else [*lines, ""]
 
     def _ranks(self, finding: Finding) -> str:
         said_ranks = ""
@@ -100,7 +101,7 @@ class _Writer:
 
     def _evidence(self, item: Evidence) -> str:
         where = f" — {markdown(spoken(item.where, self.lang))}" if item.where else ""
-        return f"{self._say(item.name)}: {self._cell(item.value, item.unit)}{where}"
+        return f"{self._say(item.name)}{self.colon}{self._cell(item.value, item.unit)}{where}"
 
     def _cell(self, value: Cell, unit: Unit) -> str:
         if isinstance(value, bool) or value is None:
@@ -113,14 +114,14 @@ class _Writer:
         unjudged = [row for row in rows if row.verdict == "not_judged"]
         lines = []
         if clean:
-            lines += [f"{self.texts['ui.clean']}: {', '.join(clean)}", ""]
+            lines += [f"{self.texts['ui.clean']}{self.colon}{self.texts['ui.comma'].join(clean)}", ""]
         if unjudged:
-            lines += [f"{self.texts['ui.not_judged']}:", ""]
+            lines += [f"{self.texts['ui.not_judged']}{self.colon.rstrip()}", ""]
             none_given = self.texts["reason.none_given"]
             for row in unjudged:
                 rule = self.payload.rules.get(row.code)
                 name = row.code if rule is None else f"{row.code} ({self._say(rule)})"
-                lines.append(f"- {name}: {self._say(row.reason) if row.reason else none_given}")
+                lines.append(f"- {name}{self.colon}{self._say(row.reason) if row.reason else none_given}")
             lines.append("")
         return lines
 

@@ -108,7 +108,10 @@ def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
         lines.append(words["device_memory"].format(shown("peak_device_memory")))
     lines.append(words["host_memory"].format(shown("peak_rss")))
     lines.append(words["profiler"].format(_overhead_words(values, words)))
-    lines += [words["note"].format(note) for note in manifest.notes]
+    if manifest.notes:
+        from ascend_perf.reports.phrases import spoken
+
+        lines += [words["note"].format(spoken(note, lang)) for note in manifest.notes]
     return "\n".join(lines)
 
 

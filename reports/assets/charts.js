@@ -22,7 +22,7 @@
       const lines = function () { return [AP.w(part.label), q(part.ns, "ns") + " · " + q(share, "ratio")]; };
       return h("a", {
         class: "piece k-" + part.kind + " s" + shades[i], href: "#section-" + part.section,
-        style: { "flex-grow": String(share) }, "aria-label": lines().join(": "), on: AP.tipped(lines),
+        style: { "flex-grow": String(share) }, "aria-label": lines().join(AP.t("ui.colon")), on: AP.tipped(lines),
       }, share > 0.06 ? h("span", { class: "piece-text" }, AP.w(part.label), " ", h("b", null, q(share, "ratio"))) : null);
     });
     return h("div", { class: "bar-row" + (bar.outlier ? " outlier" : "") },
@@ -182,7 +182,7 @@
       return root;
     }
     return h("figure", { class: "chart", "data-chart": "roofline" },
-      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + AP.t("chart.achieved") + ", " + AP.t("chart.coverage", { count: marks.length, time: q(total, "ns") }))),
+      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + AP.t("chart.achieved") + AP.t("ui.comma") + AP.t("chart.coverage", { count: marks.length, time: q(total, "ns") }))),
       AP.sized(h("div", { class: "draw" }), draw));
   };
 
@@ -213,7 +213,7 @@
     if (!list.length || x1 <= x0 || top <= 0) return null;
     list.forEach(function (l) { l.points.sort(function (a, b) { return a[0] - b[0]; }); });
     const names = Array.from(new Set(list.map(function (l) { return l.name; })));
-    const title = function (l) { return (l.name ? l.name + ", " : "") + AP.t(l.which ? "chart.reserved" : "chart.allocated"); };
+    const title = function (l) { return (l.name ? l.name + AP.t("ui.comma") : "") + AP.t(l.which ? "chart.reserved" : "chart.allocated"); };
 
     function at(l, when) {
       let low = 0, high = l.points.length - 1;
@@ -257,7 +257,7 @@
         cross.setAttribute("x1", px(when));
         cross.setAttribute("x2", px(when));
         cross.setAttribute("visibility", "visible");
-        AP.tip([AP.format.offset(when)].concat(list.map(function (l) { return title(l) + ": " + q(at(l, when), "bytes"); })), e.clientX, e.clientY);
+        AP.tip([AP.format.offset(when)].concat(list.map(function (l) { return title(l) + AP.t("ui.colon") + q(at(l, when), "bytes"); })), e.clientX, e.clientY);
       });
       root.addEventListener("pointerleave", function () {
         cross.setAttribute("visibility", "hidden");

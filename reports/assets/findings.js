@@ -44,9 +44,9 @@
 
   function body(finding) {
     const based = [
-      finding.formula && [AP.t("ui.formula") + ": ", h("code", null, AP.w(finding.formula))],
-      finding.source && [AP.t("ui.source") + ": " + AP.w(finding.source)],
-      [AP.t("ui.row") + ": " + finding.code],
+      finding.formula && [AP.t("ui.formula") + AP.t("ui.colon"), h("code", null, AP.w(finding.formula))],
+      finding.source && [AP.t("ui.source") + AP.t("ui.colon") + AP.w(finding.source)],
+      [AP.t("ui.row") + AP.t("ui.colon") + finding.code],
     ].filter(Boolean);
     const band = finding.bands.find(function (b) { return AP.timelineOf(b.rank); });
     return h("div", { class: "card-body" },
@@ -58,7 +58,7 @@
       }))],
       h("p", { class: "based" }, AP.t("ui.based_on") + " — ", based.map(function (part, i) { return [i ? " · " : null, part]; })),
       h("p", { class: "links screen" },
-        h("a", { href: "#section-" + finding.section }, AP.t("ui.go_to_section") + ": " + AP.t("section." + finding.section)),
+        h("a", { href: "#section-" + finding.section }, AP.t("ui.go_to_section") + AP.t("ui.colon") + AP.t("section." + finding.section)),
         band && h("button", {
           type: "button", class: "link",
           on: { click: function () { AP.goTimeline(band.rank, band.start, band.end); } },
@@ -74,7 +74,7 @@
     return [
       h("span", { class: "number", "aria-hidden": "true" }, number),
       h("div", { class: "card-title" },
-        h("h3", null, h("span", { class: "off" }, AP.t("ui.finding_n", { n: number }) + ": "), AP.w(finding.title)),
+        h("h3", null, h("span", { class: "off" }, AP.t("ui.finding_n", { n: number }) + AP.t("ui.colon")), AP.w(finding.title)),
         h("p", { class: "gain" }, finding.gain ? h("strong", null, AP.w(finding.gain)) : h("span", { class: "muted" }, AP.t("gain.unknown"))),
         h("p", { class: "meta" },
           h("span", { class: "severity" }, h("span", { "aria-hidden": "true" }, MARK[finding.severity] + " "), AP.t("severity." + finding.severity)),

@@ -89,7 +89,7 @@
     const failed = section.reasons.some(function (r) { return r.status === "failed"; });
     const seen = {};
     section.reasons.forEach(function (r) {
-      const text = (r.analyzer ? r.analyzer + ": " : "") + AP.w(r.text);
+      const text = (r.analyzer ? r.analyzer + AP.t("ui.colon") : "") + AP.w(r.text);
       (seen[text] = seen[text] || []).push(r.rank);
     });
     return h("div", { class: "reason" + (failed ? " failed" : "") },

@@ -154,7 +154,7 @@
       draw();
     });
     const search = table.rows > FIRST_ROWS && h("input", {
-      type: "search", placeholder: AP.t("ui.search"), "aria-label": AP.t("ui.search") + ": " + AP.w(table.title), value: state.query,
+      type: "search", placeholder: AP.t("ui.search"), "aria-label": AP.t("ui.search") + AP.t("ui.colon") + AP.w(table.title), value: state.query,
       on: { input: function (e) { state.query = e.target.value; AP.save(); draw(); } },
     });
     const copy = h("button", {
@@ -171,7 +171,7 @@
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
         h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body)),
       h("div", { class: "table-foot" }, count, more),
-      absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + ": " + absent.map(function (c) { return AP.w(c.title); }).join(AP.state.lang === "zh" ? "、" : ", ")) : null);
+      absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + AP.t("ui.colon") + absent.map(function (c) { return AP.w(c.title); }).join(AP.t("ui.comma"))) : null);
     // Paper cannot be clicked: all rows within reason are there when printing.
     figure.unfold = function () {
       const before = state.all;

@@ -274,7 +274,7 @@
         draw();
       }
       const band = x >= left() && bands.filter(function (b) { return ns(x) >= b.s && ns(x) < b.e; })[0];
-      const about = band && AP.t("ui.finding_n", { n: band.n }) + ": " + AP.w(band.title);
+      const about = band && AP.t("ui.finding_n", { n: band.n }) + AP.t("ui.colon") + AP.w(band.title);
       if (pick) AP.tip([pick.item.name || pick.item.raw, q(pick.item.e - pick.item.s, "ns") + " · " + AP.format.offset(pick.item.s), pick.lane.name + (pick.item.raw ? " · " + pick.item.raw : ""), about], clientX, clientY);
       else AP.tip(about ? [about] : null, clientX, clientY);
     }
