@@ -16,7 +16,7 @@ from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, EXPORTED_APIS, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "host-dispatch"
 
@@ -42,11 +42,6 @@ def span_words(span: Span) -> Words:
     if span.step_ids == (None,):
         return Words(f"the {length} capture (no steps marked)", f"{length} 的采集区间（无 step 标记）")
     return Words(f"the {length} step", f"单步 {length}")
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """A number with its noun (and verb)."""
-    return f"{count} {one if count == 1 else many}"
 
 
 def data_loader(trace: Trace, span: Span) -> Verdict:

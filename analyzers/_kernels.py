@@ -204,18 +204,24 @@ class KernelTime:
             name=Words("longest of them", "其中最长的一个"),
             value=int(self.duration[row]),
             unit="ns",
-            where=kernel_place(self.trace[KERNELS], row),
+            where=kernel_place(self.trace[KERNELS], row, on_host=self.trace.meta.device.kind == "cpu"),
             start_ns=None if start == NULL else start,
         )
 
 
-def kernel_place(kernels: Table, row: int) -> str:
-    """Name, stream and shapes of a kernel: enough to find it again."""
+def kernel_place(kernels: Table, row: int, *, on_host: bool = False) -> str:
+    """Name, stream and shapes of a kernel: enough to find it again.
+
+    Args:
+        kernels: the table.
+        row: the kernel.
+        on_host: the rows are operators of a model that runs on the host; their streams are its threads.
+    """
     parts = [(kernels.text("name")[row] or "?")[:MAX_NAME]]
     stream = int(kernels.ints("stream")[row])
     if stream != NULL:
-        parts.append(f"stream {stream}")
+        parts.append(f"{'thread' if on_host else 'stream'} {stream}")
     shapes = kernels.text("input_shapes")[row]
     if shapes:
         parts.append(f"inputs {shapes[:MAX_NAME]}")
-    return "kernels: " + ", ".join(parts)
+    return ("operators: " if on_host else "kernels: ") + ", ".join(parts)

@@ -283,7 +283,7 @@ def _finding(
             Evidence(
                 name=Words(
                     f"{stages[i].name} ({stages[i].where}), per step",
-                    f"{stages[i].name}（{_WHERE[stages[i].where]}），每步",
+                    f"{_said(stages[i].name)}（{_WHERE[stages[i].where]}），每步",
                 ),
                 value=union_total_ns(exposed[i]) / steps,
                 unit="ns",
@@ -300,7 +300,7 @@ def _finding(
         title=Words(
             f"Preprocessing takes {format_ratio(share_all)} of the step ({spent}), most of it in {biggest}; "
             f"DVPP and AIPP could absorb {format_ratio(share)} of the step at most.",
-            f"预处理占单步 {format_ratio(share_all)}（{spent}），其中 {biggest} 最长；"
+            f"预处理占单步 {format_ratio(share_all)}（{spent}），其中 {_said(biggest)} 最长；"
             f"DVPP 与 AIPP 可承担 {format_ratio(share)}。",
         ),
         share_ratio=share,
@@ -311,3 +311,9 @@ def _finding(
 
 
 _WHERE: Final = {"host": "Host", "device": "设备"}
+_NAMES: Final = {"dataloader": "数据加载", "kernels before the first conv": "首个卷积之前的算子"}
+
+
+def _said(name: str) -> str:
+    """A stage in Chinese; names from the trace stay."""
+    return _NAMES.get(name, name)

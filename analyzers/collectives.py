@@ -84,7 +84,7 @@ def _collectives(calls: Collectives) -> ResultTable:
         ("skew_median_ns", "Arrival skew, median", "到达时间差（中位数）", "ns"),
         ("skew_max_ns", "Arrival skew, largest", "到达时间差（最大）", "ns"),
         ("last_rank", "Comes last most", "最常迟到的 Rank", "none"), ("skew_from", "Skew from", "时间差来源", "none"),
-        ("transfer_ns", "True transfer, median", "真正的传输（中位数）", "ns"),
+        ("transfer_ns", "True transfer, median", "实际传输（中位数）", "ns"),
         ("size_bytes", "Message, median", "数据量（中位数）", "bytes"),
         ("algo_bytes_per_s", "Algorithm bandwidth", "算法带宽", "bytes_per_s"),
         ("bus_bytes_per_s", "Bus bandwidth", "总线带宽", "bytes_per_s"),
@@ -99,7 +99,7 @@ def _collectives(calls: Collectives) -> ResultTable:
             "arrival, true transfer the shortest of what remains of each rank's call after its waiting: an upper bound "
             "while ranks of the group are not in the data. Bus bandwidth is set against what the device table gives "
             "for the links that a group of this size uses.",
-            "每行为一个通信域中的一种算子，各卡同一次通信已对齐。到达时间差为首个与最后一张卡到达的间隔；真正的传输为"
+            "每行为一个通信域中的一种算子，各卡同一次通信已对齐。到达时间差为首个与最后一张卡到达的间隔；实际传输为"
             "各卡去除等待后所剩时间的最小值，通信域内有卡缺失时为上界。总线带宽与该规模通信域所用链路的峰值相比。",
         ),
     )

@@ -8,7 +8,6 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._dispatch_claims import Sequences, queue_of, sequences_of
-from ascend_perf.analyzers._host_causes import counted
 from ascend_perf.analyzers._idle import Idle, idle_of
 from ascend_perf.analyzers._kernels import MAX_BANDS, kernel_place
 from ascend_perf.analyzers._repeats import Repeat
@@ -20,7 +19,7 @@ from ascend_perf.model.finding import Evidence, Judged, Result, ResultTable, Wor
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import analyzer
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "sequences"
 CODE: Final = "H-03"
