@@ -28,6 +28,7 @@ from ascend_perf.analyzers._communication_traffic import algorithm, small_packet
 from ascend_perf.analyzers._exposed import Explained, exposed
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._sync_batchnorm import sync_batch_norm
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
 from ascend_perf.model.table import NULL, Bools
@@ -42,10 +43,10 @@ LOOK_WAIT_RATIO: Final = 0.05
 """Waiting up to this share of the step is of low severity. Source: row N-05 (spread over ranks). Status: vendor."""
 MIN_WAIT_RATIO: Final = 0.03
 """Waiting below this share of the step is no finding. Source: severity medium. Status: assumed."""
-NOTIFY_NS: Final = 5_000
-"""Waits of this length per call are the latency of a notification between cards. Status: assumed."""
+NOTIFY_NS: Final = 20_000
+"""Waits of this length per call are the latency of notifications and the jitter of launches. Status: assumed."""
 MANY_CALLS: Final = 20
-"""From so many calls per step on their latency adds up to a share that looks like a late peer. Status: assumed."""
+"""From so many calls per step on these add up to a share that looks like a late peer. Status: assumed."""
 MIN_SHARED_RATIO: Final = 0.5
 """A peer that is waited for during this share of the wait for a later one is named with it. Status: assumed."""
 SLOW_LINK_RATIO: Final = 0.5
@@ -74,9 +75,12 @@ def communication(trace: Trace) -> Result:
     # Point-to-point waits of a pipeline are row L-01, which `ranks` reports for the whole job.
     pipelined = is_p2p(calls.table) & is_pipelined(trace)
     waits = peer_waits(calls)
-    named = peer_waits(calls, ~pipelined) if pipelined.any() else waits
+    norm = sync_batch_norm(calls)
+    # What many small exchanges of statistics wait for each other is their own price (N-11), not a late rank's.
+    aside = pipelined if norm is None or not norm.is_many else pipelined | norm.calls
+    named = peer_waits(calls, ~aside) if aside.any() else waits
     late, explained = _late_peers(calls, named, ~pipelined)
-    open_rows, exposure = exposed(calls, explained)
+    open_rows, exposure = exposed(calls, explained, norm)
     findings = [*late, *open_rows]
     judged = [_judged_late(calls, late, pipelined), *exposure]
     for found, verdict in (
@@ -126,7 +130,7 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
         if share_of(calls, wait.exposed_ns) < least:
             break  # the longest come first
         if wait.calls >= MANY_CALLS * calls.steps and wait.union_ns < NOTIFY_NS * wait.calls:
-            continue  # nobody is late: every notification takes its time
+            continue  # nobody is late: every notification takes its time, and no two hosts launch in step
         # A peer counts only with the waiting that no later peer explains already.
         own = intervals.difference(intervals.difference(wait.waits, calls.busy), claimed)
         if share_of(calls, intervals.total(own)) < least or any(wait is other for other in named):
