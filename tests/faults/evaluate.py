@@ -245,7 +245,7 @@ def summary(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ..
         ("recall at medium and strong", "95 %", _percent(Totals.of(some).recall)),
         ("recall at weak", "80 %", _percent(Totals.of(weak).recall)),
         ("precision, medium severity and above", "95 %", _percent(every.precision)),
-        ("planted cause among the first three", "95 %", _percent(every.first)),
+        ("planted cause among the first three findings", "95 %", _percent(every.first)),
         ("predicted bound within 20 % of the planted time", "90 %", _percent(every.gain)),
         ("ranks of the cause named exactly", "—", _percent(every.ranks)),
         ("healthy jobs with a finding of medium severity or above", "0", f"{len(noisy)} of {len(controls)}"),

@@ -378,7 +378,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         plant=moe.slow_issue,
         twin=moe.quick_issue,
         codes=rows("N-12"),
-        also=rows("N-01 N-10 H-01 H-02"),
+        also=rows("N-05 N-01 N-10 H-01 H-02"),
         ranks=(0, 1, 2, 3),
     ),
     Kind(

@@ -27,7 +27,16 @@ def _shares(analysis: Analysis) -> dict[tuple[str, str], float | None]:
 
 
 @pytest.mark.parametrize(
-    "name", ["sync-item", "autocast-casts", "loader-slow", "late-gc", "stage-uneven", "packets-small", "vector-chain"]
+    "name",
+    [
+        "sync-item",
+        "autocast-casts",
+        "loader-slow",
+        pytest.param("vector-chain", marks=pytest.mark.slow),
+        pytest.param("late-gc", marks=pytest.mark.slow),
+        pytest.param("stage-uneven", marks=pytest.mark.slow),
+        pytest.param("packets-small", marks=pytest.mark.slow),
+    ],
 )
 def test_steps_repeated_twenty_times_give_the_same_findings(name: str, tmp_path: Path) -> None:
     kind = next(kind for kind in ALL_KINDS if kind.name == name)
