@@ -18,7 +18,7 @@ from ascend_perf.analyzers._group_kinds import GroupKind, group_kinds
 from ascend_perf.analyzers._retransmission import stalled_calls
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
-from ascend_perf.analyzers._sync_batchnorm import SyncBatchNorm, sync_batch_norm
+from ascend_perf.analyzers._sync_batchnorm import SyncBatchNorm
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
 from ascend_perf.model.table import NULL, Bools
@@ -72,18 +72,20 @@ class Explained:
         return max(0, length - exposed_waits(calls, rows))
 
 
-def exposed(calls: Calls, explained: Explained) -> tuple[list[Finding], list[Judged]]:
+def exposed(
+    calls: Calls, explained: Explained, norm: SyncBatchNorm | None = None
+) -> tuple[list[Finding], list[Judged]]:
     """N-01 and its rows by kind of group, from 3 % of the step in all; N-11 before them.
 
     Args:
         calls: the calls of the rank.
         explained: the waiting that other rows (N-05, L-01) claim.
+        norm: the synchronised batch norms of the rank.
     """
     # The exporter's overlap, spread over the calls, may leave less than the union.
     exposed_ns = min(calls.exposed_union_ns(), int(calls.exposed_ns.sum()))
     rest_ns = explained.rest_ns(calls)
     masks, inferred = _masks(calls)
-    norm = sync_batch_norm(calls)
     found, normed = _norms(calls, explained, norm, exposed_ns)
     claimed, left = EMPTY, rest_ns
     apart = stalled_calls(calls)  # row N-04, which `collectives` reports for the whole job

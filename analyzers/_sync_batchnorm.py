@@ -17,6 +17,9 @@ from ascend_perf.model.tables import HOST_OPS, KERNELS
 MAX_LAYERS: Final = 20
 """More synchronised batch norms per step are a finding. Source: msprof-analyze, sync_batchnorm. Status: vendor."""
 
+MAX_AFTER_NS: Final = 100_000
+"""The kernel that gathers the statistics follows their exchange within this time. Status: assumed."""
+
 _LAYER: Final = re.compile(r"sync_?batch_?norm|sync_?bn|batch_?norm_?gather_?stats", re.IGNORECASE)
 
 
@@ -66,7 +69,26 @@ def sync_batch_norm(calls: Calls) -> SyncBatchNorm | None:
     begun = np.where(known, ops.ints("start_ns")[np.where(known, host_op, 0)] if len(ops) else NULL, launched)
     windows = intervals.merged(ops.ints("start_ns")[inside], ops.ends_ns()[inside])
     mask = (begun != NULL) & intervals.contains(windows, begun)
+    has_launches = bool(inside.any() and (begun != NULL).any())
+    if not mask.any():
+        mask = _before_gather(calls)
     return SyncBatchNorm(
         per_step=counts[example] / max(1, len(calls.windows)), calls=mask,
-        has_launches=bool(inside.any() and (begun != NULL).any()), example=example,
+        has_launches=has_launches or bool(mask.any()), example=example,
     )  # fmt: skip
+
+
+def _before_gather(calls: Calls) -> Bools:
+    """Collectives that a kernel of a synchronised batch norm follows directly: it works on what they exchanged."""
+    kernels = calls.trace[KERNELS]
+    mask = np.zeros(len(calls), bool)
+    gathers = kernels.text("op_type").flags(lambda name: bool(_LAYER.search(name)))
+    starts = kernels.ints("start_ns")[gathers]
+    starts = starts[starts != NULL]
+    if not len(starts) or not len(calls):
+        return mask
+    order = np.argsort(calls.ends, kind="stable")
+    last = np.searchsorted(calls.ends[order], starts, side="right") - 1
+    call = order[np.clip(last, 0, None)]
+    mask[call[(last >= 0) & (starts - calls.ends[call] <= MAX_AFTER_NS)]] = True
+    return mask

@@ -13,7 +13,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import job_of
 from ascend_perf.analyzers._step_words import share_of
 from ascend_perf.analyzers._tables import Col, result_table
-from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Severity, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.plugins import NoData, job_analyzer
@@ -24,6 +24,10 @@ CODE: Final = "E-01"
 
 MAX_OVER_MEAN: Final = 1.2
 """Expert time of the fullest rank over the mean of its group. Source: troubleshooting table E-01. Status: assumed."""
+LOOK_OVER_MEAN: Final = 1.05
+"""From here on an uneven load is a finding of low severity where it costs a notable share. Status: assumed."""
+LOOK_SHARE_RATIO: Final = 0.03
+"""Share of the step that makes it notable. Status: assumed (severity medium)."""
 
 
 @job_analyzer(name=NAME, needs=[KERNELS], order=76)
@@ -91,12 +95,15 @@ def _uneven(loads: list[ExpertLoad], ranks: tuple[int, ...], is_inferred: bool) 
     """E-01 for a group: the fullest rank takes more than 1.2 times the mean."""
     mean = float(np.mean([load.time_ns for load in loads]))
     full = max(loads, key=lambda load: load.time_ns)
-    if not mean or full.time_ns / mean <= MAX_OVER_MEAN:
+    if not mean:
         return None
-    high = tuple(load.view.rank for load in loads if load.time_ns > MAX_OVER_MEAN * mean)
     ratio = full.time_ns / mean
     view = full.view
     share = share_of(view, (full.time_ns - mean) * view.steps)
+    if ratio <= MAX_OVER_MEAN and (ratio <= LOOK_OVER_MEAN or share < LOOK_SHARE_RATIO):
+        return None
+    limit = min(MAX_OVER_MEAN, 1 + (ratio - 1) / 2)
+    high = tuple(load.view.rank for load in loads if load.time_ns > limit * mean)
     who = ranks_words(high)
     evidence = [
         Evidence(
@@ -125,6 +132,7 @@ def _uneven(loads: list[ExpertLoad], ranks: tuple[int, ...], is_inferred: bool) 
         CODE, analyzer=NAME, trace_rank=None, share_ratio=share, subject=", ".join(map(str, ranks[:16])), ranks=high,
         affected_ranks=tuple(load.view.rank for load in loads if load.view.rank not in high),
         vendor=view.trace.meta.device.kind, evidence=evidence,
+        severity=Severity.LOW if ratio <= MAX_OVER_MEAN else None,
         title=Words(
             f"The experts of {who.en} take up to {ratio:.2f}x the mean of their group: {format_ns(full.time_ns)} "
             f"against {format_ns(mean)} per step ({format_ratio(share)} of the step)",

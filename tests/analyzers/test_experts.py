@@ -178,3 +178,10 @@ def test_many_products_of_one_shape_with_nothing_between_them_are_experts_too(ma
     least = max(2 * 64 * 1024 * 1024 / (spec.matrix_peak("bf16") or 1), size / (spec.memory_bytes_per_s.value or 1))
     assert found.share_ratio == pytest.approx((320_000 - 32 * least * 1e9) / STEP)
     assert "at the peaks of the device" in found.title.en
+
+
+def test_an_uneven_load_below_the_limit_is_of_low_severity_where_it_costs(make_trace: MakeTrace) -> None:
+    times = {0: 300_000, 1: 300_000, 2: 300_000, 3: 360_000}  # 1.14x; 45 of 1000 us
+    (found,) = experts.run_on_run(Run(traces=tuple(loaded(make_trace, r, t) for r, t in times.items()))).findings
+    assert (found.ranks, found.severity.value) == ((3,), "low")
+    assert found.share_ratio == pytest.approx(0.045)

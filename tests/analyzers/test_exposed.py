@@ -174,3 +174,25 @@ def test_a_transfer_that_was_sent_again_is_left_to_its_own_row(make_trace: MakeT
         )
     )
     assert shares(outcome) == {"N-01": 0.2}
+
+
+def test_exchanges_that_a_gathering_kernel_follows_are_of_batch_norms(make_trace: MakeTrace) -> None:
+    # No launches: 30 exchanges of 300 ns, each followed by its kernel; one more call that nothing follows.
+    at = [1000 * layer for layer in range(30)]
+    outcome = communication.run_on_trace(
+        make_trace(
+            meta=Meta(rank=0, device=Device(kind="npu")),
+            steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 1_000_000}],
+            kernels=[
+                {"start_ns": s + 500, "dur_ns": 50, "name": "k", "op_type": "SyncBatchNormGatherStatsWithCounts"}
+                for s in at
+            ],
+            comm_ops=[
+                *({"start_ns": s + 200, "dur_ns": 300, "name": f"c{s}", "op": "allReduce"} for s in at),
+                {"start_ns": 600_000, "dur_ns": 200_000, "name": "last", "op": "allReduce"},
+            ],
+        )
+    )
+    # 9 us are less than 1 % of the step; the long call is exposed.
+    assert shares(outcome) == {"N-01": 0.209}
+    assert {j.code: j.verdict for j in outcome.judged}["N-11"] == "clean"
