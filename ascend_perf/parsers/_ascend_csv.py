@@ -21,7 +21,7 @@ from ascend_perf import files
 from ascend_perf.errors import InputError
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Text
 from ascend_perf.model.trace import Dropped
-from ascend_perf.parsers._events import decimal_scaled
+from ascend_perf.parsers._numbers import decimal_scaled
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ascend_perf.model.table import NULL, Floats, Ints, Text
 from ascend_perf.parsers._ascend_kernels import MAX_DUR_NS, MAX_START_NS
-from ascend_perf.parsers._events import Event, EventFile, Interner, decimal_ns, json_ints
+from ascend_perf.parsers._events import Event, EventFile, Interner
+from ascend_perf.parsers._numbers import decimal_ns, json_ints
 
 FRAMES: Final = "python frame (not loaded; operators keep their call stacks)"
 FLOWS: Final = "flow of a kind that is not used (fwdbwd, async_task_queue)"

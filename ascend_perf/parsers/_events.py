@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 
 from ascend_perf import files
 from ascend_perf.errors import InputError
-from ascend_perf.model.table import NULL, Ints
 
 MAX_EVENT_BYTES: Final = 512 << 20
 """A stretch of file this long without a border between events is refused. Status: assumed."""
@@ -426,104 +424,6 @@ def _end_of_object(text: bytes) -> int:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-# ---- columns from the JSON text of numbers -----------------------------------------------------------------------
-
-
-def decimal_ns(raws: Sequence[msgspec.Raw]) -> Ints:
-    """Times in us as JSON text (number or string, any digits) to int64 ns, exactly; further digits are rounded.
-
-    Epoch microseconds with three decimals need 19 digits, which float64 does not hold; so the digits are read
-    as digits. Unreadable, absent and out-of-range values are `NULL`.
-
-    Args:
-        raws: undecoded JSON values, e.g. `1419116104994.671` or `"1736412474730135.222"`.
-
-    Returns:
-        ns, shape (n,).
-    """
-    return decimal_scaled(np.array([bytes(raw) for raw in raws], dtype=np.bytes_), 3)
-
-
-def json_ints(raws: Sequence[msgspec.Raw]) -> Ints:
-    """Integers as JSON text (number or string of digits) to int64; anything else is `NULL`."""
-    return decimal_scaled(np.array([bytes(raw) for raw in raws], dtype=np.bytes_), 0)
-
-
-def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
-    """Decimal text to int64 multiples of 10**-decimals, rounded half up; NULL where it is no decimal number.
-
-    White space, quotes and one leading minus sign are allowed; numbers with an exponent are read by `Decimal`.
-    """
-    n = len(cells)
-    width = cells.dtype.itemsize
-    if n == 0 or width == 0:
-        return np.full(n, NULL, np.int64)
-    matrix = np.ascontiguousarray(cells).view(np.uint8).reshape(n, width)
-    value = np.zeros(n, np.int64)
-    seen_dot = np.zeros(n, bool)
-    fraction = np.zeros(n, np.int64)
-    digits = np.zeros(n, np.int64)
-    significant = np.zeros(n, np.int64)
-    round_up = np.zeros(n, bool)
-    negative = np.zeros(n, bool)
-    odd = np.zeros(n, bool)
-    closed = np.zeros(n, bool)
-    for column in range(width):
-        byte = matrix[:, column]
-        digit = byte.astype(np.int64) - 48
-        is_digit = (digit >= 0) & (digit <= 9)
-        if is_digit.any():
-            take = is_digit & ~(seen_dot & (fraction >= decimals))
-            np.copyto(value, value * 10 + digit, where=take & (significant < 19))
-            significant += take & ((significant > 0) | (digit > 0))
-            round_up |= is_digit & seen_dot & (fraction == decimals) & (digit >= 5)
-            fraction += is_digit & seen_dot
-            digits += is_digit
-            odd |= is_digit & closed
-        rest = ~is_digit & (byte != 0)
-        if rest.any():
-            dot = byte == 46
-            odd |= dot & (seen_dot | closed)
-            seen_dot |= dot
-            minus = byte == 45
-            odd |= minus & ((digits > 0) | negative | seen_dot)
-            negative |= minus
-            blank = (byte == 34) | (byte == 32) | (byte == 9) | (byte == 13) | (byte == 10)
-            closed |= blank & (digits > 0)
-            odd |= rest & ~dot & ~minus & ~blank
-    # Shift what had fewer decimals than asked for; values that would leave int64 are unknown.
-    short = np.clip(decimals - fraction, 0, decimals)
-    # 19 digits fit as long as the number is below 2**63 (beyond, the sum has wrapped around and is negative).
-    limit = np.iinfo(np.int64).max // 10**short - 1
-    bad = odd | (digits == 0) | (significant + short > 19) | (value < 0) | (value > limit)
-    value = np.where(bad, 0, value) * (10**short) + round_up
-    value = np.where(negative, -value, value)
-    result = np.where(bad, NULL, value)
-    doubtful = bad & (digits > 0)
-    if doubtful.any():
-        for row in np.flatnonzero(doubtful).tolist():
-            result[row] = _exact(bytes(cells[row]), decimals)
-    return result.astype(np.int64)
-
-
-def _exact(cell: bytes, decimals: int) -> int:
-    """The rare cells: exponents, 19 digits; NULL when it is no number or does not fit."""
-    text = cell.decode("ascii", "replace").strip().strip('"').strip()
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return NULL
-    if not number.is_finite() or abs(number.adjusted()) > 30:
-        return NULL
-    scaled = int(number.scaleb(decimals).to_integral_value(rounding="ROUND_HALF_UP"))
-    return scaled if NULL < scaled <= np.iinfo(np.int64).max else NULL
-
-
-def has_exponent(cells: Sequence[msgspec.Raw]) -> bool:
-    """Whether any of the values is written with an exponent, the sign of a file that a spreadsheet has damaged."""
-    return any(b"e" in bytes(c).lower() for c in cells)
 
 
 class Interner:

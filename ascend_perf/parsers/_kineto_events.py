@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ascend_perf.model.table import NULL, Ints, Text
 from ascend_perf.parsers import _kineto_comm as comm
-from ascend_perf.parsers._events import Event, EventFile, Interner, decimal_ns, json_ints
+from ascend_perf.parsers._events import Event, EventFile, Interner
+from ascend_perf.parsers._numbers import decimal_ns, json_ints
 
 MAX_DUR_NS: Final = 86_400 * 10**9
 """Longer events (a day) are damage: they are dropped and counted. Status: assumed."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ascend_perf.errors import InputError
 from ascend_perf.model.table import NULL
 from ascend_perf.parsers._ascend_csv import MISSING_WORDS, header, read_csv
-from ascend_perf.parsers._events import decimal_scaled
+from ascend_perf.parsers._numbers import decimal_scaled
 
 ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from ascend_perf.errors import InputError
 from ascend_perf.model.table import NULL
 from ascend_perf.parsers import _events
-from ascend_perf.parsers._events import EventFile, decimal_ns, decimal_scaled, json_ints
+from ascend_perf.parsers._events import EventFile
+from ascend_perf.parsers._numbers import decimal_ns, decimal_scaled, json_ints
 
 NASTY = st.sampled_from(
     ["a", "}", "{", "[", "]", '"', "\\", ",", '},{"ph":"X"', "}]}", "é", "\u2028", "\x00", "][", '"}],[{"', " "]
