@@ -39,10 +39,13 @@ _CLOCK_COLUMNS: Final = frozenset({"end_ns", "peak_at_ns", "alloc_ns"})
 PHRASE_COLUMNS: Final = frozenset(
     {
         "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
-        "lane", "stage", "where", "taken_by", "skew_from", "ranks", "src", "dst",
+        "lane", "stage", "where", "taken_by", "skew_from", "ranks", "src", "dst", "op_type",
     }
 )  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
+
+_SAID_AS: Final = {"op_type": "class"}
+"""Where a trace names no types of operators, the column holds classes; they are said like those."""
 
 
 def page(payload: Payload) -> dict[str, Json]:
@@ -312,7 +315,7 @@ def _column(
 
 def _both(en: str, zh: str, column: str) -> Json:
     if en == zh and column in PHRASE_COLUMNS:
-        return pair(phrase(en, column))
+        return pair(phrase(en, _SAID_AS.get(column, column)))
     return pair(Words(en or "—", zh or "—"))
 
 

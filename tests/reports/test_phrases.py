@@ -15,6 +15,7 @@ from ascend_perf import pipeline
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.trace import Meta
+from ascend_perf.ops.classify import KernelClass
 from ascend_perf.reports import markdown
 from ascend_perf.reports import phrases as book
 from ascend_perf.reports.json_report import document
@@ -241,6 +242,11 @@ def test_cells_of_ours_have_their_chinese(traces: Path) -> None:
                     texts = {cell for cell in cells if isinstance(cell, str) and english(cell)}
                     plain |= {(column.name, text) for text in texts if phrase(text, column.name).zh == text}
     assert {pair for pair in plain if not re.fullmatch(r"[A-Z][\w+]*|\w*_\w*", pair[1])} == set()
+
+
+def test_every_class_of_operators_has_its_chinese() -> None:
+    plain = {item.value for item in KernelClass if phrase(item.value, "class").zh == item.value}
+    assert plain == set()
 
 
 def test_the_writers_use_the_language_of_the_report() -> None:
