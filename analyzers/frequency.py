@@ -159,11 +159,13 @@ def _next_rated(device: Device, hertz: float) -> Reference | None:
 
     A part at its rated frequency cannot be told from another that is throttled to the same one: then None.
     """
-    rated = sorted({
-        spec.frequency_hz
-        for spec in device_specs().values()
-        if spec.kind == "npu" and spec.frequency_hz and device.cube_cores and spec.cube_cores == device.cube_cores
-    })
+    rated = sorted(
+        {
+            spec.frequency_hz
+            for spec in device_specs().values()
+            if spec.kind == "npu" and spec.frequency_hz and device.cube_cores and spec.cube_cores == device.cube_cores
+        }
+    )
     if any(abs(hertz - value) <= SAME_RATIO * value for value in rated):
         return None
     above = next((value for value in rated if value > hertz), None)

@@ -168,9 +168,7 @@ def probe() -> Inventory:
                 problems=(f"npu: {first}", *second.problems),
                 environment={AUTOLOAD: "0"},
             )
-    return Inventory(
-        devices=(cpu(),), torch_version=torch_version, torch_npu_version=npu_version, problems=(first,)
-    )
+    return Inventory(devices=(cpu(),), torch_version=torch_version, torch_npu_version=npu_version, problems=(first,))
 
 
 def _ask_child(environment: Mapping[str, str]) -> Inventory | str:

@@ -75,4 +75,3 @@ def experimental_config() -> object:
         wanted["export_type"] = profiler.ExportType.Text
     known = inspect.signature(profiler._ExperimentalConfig.__init__).parameters
     return profiler._ExperimentalConfig(**{name: value for name, value in wanted.items() if name in known})
-

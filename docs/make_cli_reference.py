@@ -1,7 +1,7 @@
 """Write docs/cli.md, the reference of the command line, from the commands themselves.
 
-    python docs/make_cli_reference.py            write it
-    python docs/make_cli_reference.py --check    say whether it is up to date (exit code 1 when it is not)
+python docs/make_cli_reference.py            write it
+python docs/make_cli_reference.py --check    say whether it is up to date (exit code 1 when it is not)
 """
 
 from __future__ import annotations

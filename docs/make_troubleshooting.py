@@ -1,7 +1,7 @@
 """Write docs/troubleshooting.md, the table that findings refer to, from the rules of the package.
 
-    python docs/make_troubleshooting.py            write it
-    python docs/make_troubleshooting.py --check    say whether it is up to date (exit code 1 when it is not)
+python docs/make_troubleshooting.py            write it
+python docs/make_troubleshooting.py --check    say whether it is up to date (exit code 1 when it is not)
 """
 
 from __future__ import annotations

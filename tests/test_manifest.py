@@ -84,9 +84,7 @@ def test_unknown_keys_are_ignored_and_absent_parts_are_empty(tmp_path: Path) -> 
         ("notes", [1], "notes must be a list of texts"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_was_expected(
-    tmp_path: Path, key: str, value: object, message: str
-) -> None:
+def test_a_wrong_value_is_named_with_what_was_expected(tmp_path: Path, key: str, value: object, message: str) -> None:
     path = write_manifest(tmp_path, FULL)
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), key: value}), "utf-8")
 

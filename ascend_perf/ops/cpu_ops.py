@@ -29,9 +29,42 @@ OP_TYPES: Final = {
 _PREFIX: Final = "aten::"
 
 _NO_WORK: Final = frozenset(
-    """view reshape expand transpose t permute slice select as_strided unsqueeze squeeze detach detach_ empty
-    empty_like empty_strided resize_ resolve_conj resolve_neg split split_with_sizes chunk narrow alias unbind
-    _unsafe_view view_as expand_as lift_fresh set_ result_type item _local_scalar_dense is_nonzero""".split()
+    [
+        "view",
+        "reshape",
+        "expand",
+        "transpose",
+        "t",
+        "permute",
+        "slice",
+        "select",
+        "as_strided",
+        "unsqueeze",
+        "squeeze",
+        "detach",
+        "detach_",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "resize_",
+        "resolve_conj",
+        "resolve_neg",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "narrow",
+        "alias",
+        "unbind",
+        "_unsafe_view",
+        "view_as",
+        "expand_as",
+        "lift_fresh",
+        "set_",
+        "result_type",
+        "item",
+        "_local_scalar_dense",
+        "is_nonzero",
+    ]
 )
 """Operators that only describe memory, allocate it or read one value."""
 

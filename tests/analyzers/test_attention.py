@@ -59,7 +59,7 @@ def test_padding_counts_head_and_both_lengths() -> None:
 
 def test_padded_attention_is_found_with_its_bound(make_trace: Make) -> None:
     shapes = {"input_shapes": "1,16,1024,80;1,16,1024,80;1,16,1024,80", "output_shapes": "1,16,1024,8"}
-    outcome = attention.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[_kernel(**shapes)]))
+    outcome = attention.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[_kernel() | shapes]))
 
     (found,) = outcome.findings
     assert (found.code, found.subject) == ("C-05", "padding")
@@ -70,7 +70,7 @@ def test_padded_attention_is_found_with_its_bound(make_trace: Make) -> None:
 @pytest.mark.parametrize("pipe", ["aiv_vec_ratio", "aic_fixpipe_ratio", "aic_mte2_ratio"])
 def test_the_busiest_pipe_bounds_when_it_is_not_the_cube(make_trace: Make, pipe: str) -> None:
     ratios = {"aic_mac_ratio": 0.35, "aic_mte2_ratio": 0.5, "aic_fixpipe_ratio": 0.3, "aiv_vec_ratio": 0.2, pipe: 0.85}
-    outcome = attention.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[_kernel(**ratios)]))
+    outcome = attention.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[_kernel() | ratios]))
 
     (found,) = outcome.findings
     rest = max(value for name, value in ratios.items() if name != pipe)

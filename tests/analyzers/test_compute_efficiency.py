@@ -29,9 +29,7 @@ def _vector(start: int, dur: int) -> Row:
 
 
 def _run(make_trace: Make, *kernels: Row, events: list[Row] = OPTIMIZER, meta: Meta = NPU) -> Outcome:
-    return compute_efficiency.run_on_trace(
-        make_trace(meta=meta, steps=STEP, kernels=list(kernels), host_events=events)
-    )
+    return compute_efficiency.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=list(kernels), host_events=events))
 
 
 def _verdict(outcome: Outcome) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ def run_of(names: list[str], dur: int) -> list[dict[str, object]]:
 
 def test_rms_norm_that_is_not_fused(make_trace: Callable[..., Trace]) -> None:
     norm = ["aten::pow", "aten::mean", "aten::add", "aten::rsqrt", "aten::mul", "aten::mul"]
-    trace = make_trace(meta=CPU, steps=STEP, host_ops=run_of((norm + ["aten::mm"]) * 10, 10))
+    trace = make_trace(meta=CPU, steps=STEP, host_ops=run_of([*norm, "aten::mm"] * 10, 10))
 
     outcome = cpu_operators.run_on_trace(trace)
 

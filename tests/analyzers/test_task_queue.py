@@ -46,9 +46,7 @@ def test_a_busy_second_stage_explains_the_idle_time_meanwhile(make_trace: Make) 
 
 def test_a_full_queue_with_an_idle_device_is_the_second_stage_too(make_trace: Make) -> None:
     events = [*_queue("Enqueue", 80_000, 1), *_queue("Dequeue", 90_000, 2)]
-    (found,) = task_queue.run_on_trace(
-        make_trace(meta=NPU, steps=STEP, kernels=KERNELS, host_events=events)
-    ).findings
+    (found,) = task_queue.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=KERNELS, host_events=events)).findings
 
     assert (found.code, found.subject) == ("H-02", "queue full")
     assert found.share_ratio == pytest.approx(0.5)

@@ -124,9 +124,7 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path, packages: None) ->
 def stand_in_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Run `code` where the process of the workload would be."""
     real = subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **kinds: real([sys.executable, "-c", code], **kinds)
-    )
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **kinds: real([sys.executable, "-c", code], **kinds))
 
 
 @pytest.mark.parametrize(

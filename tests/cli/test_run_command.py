@@ -162,8 +162,6 @@ def test_an_overhead_within_the_spread_of_the_steps_is_not_claimed(overhead: flo
         Metric(name="step_count", value=5, unit="count", better="none"),
         Metric(name="profiler_overhead", value=overhead, unit="ratio", better="lower"),
     )
-    manifest = Manifest(
-        workload="w", preset="tiny", device="cpu", data_origin="measured", created="", metrics=metrics
-    )
+    manifest = Manifest(workload="w", preset="tiny", device="cpu", data_origin="measured", created="", metrics=metrics)
 
     assert words in _show.summary_of(manifest)

@@ -76,9 +76,7 @@ def test_a_run_has_all_phases_and_its_trace_the_profiled_steps(tmp_path: Path) -
 
 
 @pytest.mark.torch
-def test_a_profiler_that_writes_nothing_is_the_machines_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profiler_that_writes_nothing_is_the_machines_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(torch_profiler.KinetoRecorder, "_export", lambda self, profiler: None)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.conftest import build_table
-
 from ascend_perf.ops.cpu_ops import operators_as_kernels
+from tests.conftest import build_table
 
 
 def op(name: str, start: int, dur: int, thread: int = 1, dtypes: str | None = None) -> dict[str, object]:

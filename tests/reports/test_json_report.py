@@ -152,9 +152,7 @@ def test_steps_of_two_traces_without_a_rank_are_not_mixed_up() -> None:
 
 
 def test_one_trace_without_a_rank_has_its_steps() -> None:
-    outcome = Outcome(
-        analyzer="step-breakdown", status="done", trace_index=0, tables=(_sample_tables.steps_table(0),)
-    )
+    outcome = Outcome(analyzer="step-breakdown", status="done", trace_index=0, tables=(_sample_tables.steps_table(0),))
 
     payload = build(Run(traces=(Trace(),)), [outcome], [], lang="en")
 

@@ -141,5 +141,3 @@ def test_channels_last_and_bf16_run() -> None:
 
     assert program.dtype == "bf16"
     assert np.isfinite(program.last_value())
-
-
