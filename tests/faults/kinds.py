@@ -335,7 +335,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         make=model.mixture,
         plant=moe.expert_loop,
         codes=rows("E-02"),
-        also=rows("C-02 C-03 N-01 E-03"),
+        also=rows("M-01 C-02 C-03 N-01 E-03"),
         ranks=(0, 1, 2, 3),
     ),
     Kind(

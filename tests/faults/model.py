@@ -6,6 +6,7 @@ bytes at a usual part of the memory rate. So a healthy job keeps its pipes busy 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,6 +34,14 @@ HIDDEN: Final = 4096
 FFN: Final = 11008
 HEADS: Final = 32
 MIB: Final = 1 << 20
+
+
+def sizes(seed: int, layers: int, tokens: int) -> tuple[int, int]:
+    """Layers and tokens of a job: the usual ones for seed 1, others for every other seed."""
+    if seed == 1:
+        return layers, tokens
+    rng = random.Random(seed)
+    return max(2, layers + rng.choice((-1, 0, 1, 2))), round(tokens * rng.choice((0.5, 0.75, 1.0, 1.5, 2.0)))
 
 
 def matmul(m: int, n: int, k: int, *, dtype: str = "DT_BF16", **changes: object) -> Kernel:
@@ -156,6 +165,7 @@ def loss(tokens: int) -> list[Instruction]:
 
 def card(seed: int, *, steps: int = 4, layers: int = 3, tokens: int = 2048) -> Job:
     """Training on one card, without any collective."""
+    layers, tokens = sizes(seed, layers, tokens)
     step: list[Instruction] = [
         *head(),
         *(item for number in range(layers) for item in layer(tokens, number)),
@@ -171,6 +181,7 @@ def data_parallel(
     seed: int, *, ranks: int = 4, steps: int = 4, layers: int = 3, tokens: int = 2048, is_overlapped: bool = True,
 ) -> Job:  # fmt: skip
     """Training with data parallelism: a gradient bucket per layer, reduced beside the rest of the backward."""
+    layers, tokens = sizes(seed, layers, tokens)
     group = Group(name="group_name_0", label="dp", ranks=tuple(range(ranks)))
 
     def bucket(mib: int) -> Collective:
@@ -205,6 +216,7 @@ def tensor_parallel(
         tokens: of a batch.
         mib: size of each exchange, per rank of the group.
     """
+    layers, tokens = sizes(seed, layers, tokens)
     group = Group(name="group_name_0", label="tp", ranks=tuple(range(ranks)))
     exchange = Collective(group=group.name, op="allReduce", size=mib * ranks * MIB, is_blocking=True)
     step: list[Instruction] = [*head()]
@@ -365,6 +377,7 @@ def mixture(seed: int, *, ranks: int = 4, steps: int = 3, layers: int = 3, token
         tokens: of a rank.
         kib: what each rank sends to each other one in an exchange.
     """
+    layers, tokens = sizes(seed, layers, tokens)
     group = Group(name="group_name_0", label="ep", ranks=tuple(range(ranks)))
     exchange = Collective(group=group.name, op="alltoallv", size=kib * 1024 * ranks, is_blocking=True)
 

@@ -228,11 +228,7 @@ def changing_shapes(job: Job, target: int, strength: Strength) -> None:
             made: list[Instruction] = []
             for item in step:
                 if isinstance(item, Op):
-                    kernels = tuple(
-                        k.longer(1.0, inputs=tuple(s.replace("2048", str(1900 + 37 * number)) for s in k.inputs),
-                                 outputs=tuple(s.replace("2048", str(1900 + 37 * number)) for s in k.outputs))
-                        for k in item.kernels
-                    )  # fmt: skip
+                    kernels = tuple(k.heavier(1 + 0.02 * number).longer(1.0, dur_ns=k.dur_ns) for k in item.kernels)
                     made.append(replace(item, kernels=kernels))
                 else:
                     made.append(item)
