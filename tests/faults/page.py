@@ -31,9 +31,9 @@ of time (settings, memory) have three strengths of their own; fewer micro-batche
 |---|---|---|---|
 {summary}
 
-{jobs} jobs with a fault and {healthy} healthy ones. While thresholds and formulas were worked on, jobs of the usual size
-were looked at (seed 1); the last column is of jobs with other numbers of layers and tokens (seeds 2 and up). Those were
-looked at once before: it added one true consequence (M-01 of `experts-one-by-one`) and no change of an analyzer.
+{jobs} jobs with a fault and {healthy} healthy ones. While thresholds and formulas were worked on, jobs of the usual
+size were looked at (seed 1); the last column is of jobs with other numbers of layers and tokens (seeds 2 and up). Those
+were looked at once before: it added one true consequence (M-01 of `experts-one-by-one`) and no change of an analyzer.
 
 Precision counts findings of severity medium and above; a true consequence of the fault (a late rank's own data loader)
 is no false finding. "First {first}": the cause is among the first {first} findings. "Gain error": predicted over
@@ -58,9 +58,9 @@ a finding that is not true of the job. `RANKS`: other ranks named.
 
 {known}
 
-Not planted yet: rows of groups V (serving) and Q (precision), faults inside real profiles (stretching a rank or cutting a link of a recorded job), exports as
-databases, several faults in one job, and rows that need files that the generator does not write (Level2 AI CPU tables,
-counters of links and of memory, serving logs, loss curves).
+Not planted yet: rows of groups V (serving) and Q (precision), faults inside real profiles (stretching a rank or cutting
+a link of a recorded job), exports as databases, several faults in one job, and rows that need files that the generator
+does not write (Level2 AI CPU tables, counters of links and of memory, serving logs, loss curves).
 """
 
 
