@@ -118,12 +118,21 @@ def plant(kind: Kind, strength: Strength, seed: int, folder: Path) -> Truth:
     return truth
 
 
+def _blames_others(found: Finding, truth: Truth) -> bool:
+    """Whether a finding of a late rank names only ranks that are held up themselves."""
+    return bool(truth.affected_ranks and found.code in truth.codes and found.ranks) and not (
+        set(found.ranks) & set(truth.ranks)
+    )
+
+
 def score(truth: Truth, findings: Sequence[Finding], failed: Iterable[str] = ()) -> Score:
     """Judges the findings of a job."""
     right = [(place, f) for place, f in enumerate(findings, 1) if f.code in truth.codes]
     graded = [f for f in findings if f.severity in GRADES]
     false = tuple(
-        f"{f.code} {f.severity.value} {f.title.en}" for f in graded if f.code not in {*truth.codes, *truth.also}
+        f"{f.code} {f.severity.value} {f.title.en}"
+        for f in graded
+        if f.code not in {*truth.codes, *truth.also} or _blames_others(f, truth)
     )
     error = None
     if right and truth.planted_ns and truth.planted_ns > 0:
@@ -138,7 +147,7 @@ def score(truth: Truth, findings: Sequence[Finding], failed: Iterable[str] = ())
     )
     return Score(
         truth=truth, is_found=bool(right), place=right[0][0] if right else None, names_ranks=named, gain_error=error,
-        right=sum(f.code in {*truth.codes, *truth.also} for f in graded), false=false, failed=tuple(failed),
+        right=len(graded) - len(false), false=false, failed=tuple(failed),
     )  # fmt: skip
 
 

@@ -321,6 +321,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
     # Pipeline and experts.
     Kind(
+        name="late-in-pipeline",
+        make=model.pipeline,
+        plant=ranks.late_first_stage,
+        codes=rows("N-05 D-01 H-01"),
+        also=rows("L-01 N-01 N-10"),
+        ranks=(0,),
+        affected=(1, 2, 3),
+        note="rank 2, behind the late one in its pipeline, is late to its own collectives as well",
+    ),
+    Kind(
         name="stage-uneven",
         make=model.pipeline,
         plant=lambda j, t, s: ranks.uneven_stage(j, 2 * t, s),

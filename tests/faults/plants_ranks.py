@@ -58,6 +58,11 @@ def hidden_late(job: Job, target: int, strength: Strength) -> None:
     job.hidden = frozenset({LATE})
 
 
+def late_first_stage(job: Job, target: int, strength: Strength) -> None:
+    """A rank of the first stage begins late; its whole pipeline is late with it."""
+    at_start(job, lambda: [Host(kind="python", dur_ns=target)], (0,))
+
+
 def two_late(job: Job, target: int, strength: Strength) -> None:
     at_start(job, lambda: [Host(kind="python", dur_ns=target)], (2, 5))
 
