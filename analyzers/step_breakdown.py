@@ -48,6 +48,8 @@ class StepSplit:
     bubble: int | None = None
     preparing: int | None = None
     copy_not_overlapped: int | None = None
+    wait: int | None = None
+    """Part of the exposed communication in which the rank waits for a peer."""
     stage: int | None = None
     """The exporter's Stage: span without the bubble."""
 
@@ -104,6 +106,7 @@ def _splits(trace: Trace, windows: StepWindows) -> list[StepSplit]:
     copies = unions_by_step(trace, trace[COPIES], windows=windows)
     receives = unions_by_step(trace, calls, calls.text("op").equals("receive"), windows)
     host_start = _host_starts(trace, windows)
+    waits = _waits(trace)
     splits = []
     for i in range(len(windows)):
         busy = intervals.union(computing[i], communication[i])
@@ -126,6 +129,7 @@ def _splits(trace: Trace, windows: StepWindows) -> list[StepSplit]:
                 stage=windows.span_ns(i) - bubble,
                 preparing=None if first is None or host_start[i] is None else max(0, first - int(host_start[i] or 0)),
                 copy_not_overlapped=intervals.total(intervals.difference(copies[i], busy)),
+                wait=None if waits is None else _exposed_wait(waits, communication[i], computing[i]),
             )
         )
     return splits
@@ -240,6 +244,7 @@ def _steps_table(rows: list[StepSplit], note: Words | None) -> ResultTable:
                 times("copy_not_overlapped"),
                 "us",
             ),
+            Col("wait_us", "Waiting for a peer (not overlapped)", "未被掩盖的等待", times("wait"), "us"),
             Col("source", "From", "来源", [row.source for row in rows]),
         ],
         note,
@@ -381,6 +386,14 @@ def _computing_rows(kernels: Table) -> list[tuple[str, Bools]]:
         ("aicpu", core.equals("AICPU")),
         ("other compute", everything),
     ]
+
+
+def _exposed_wait(waits: IntervalSet, communication: IntervalSet, computing: IntervalSet) -> int:
+    exposed = intervals.difference(communication, computing)
+    if not len(exposed.starts):
+        return 0
+    inside = intervals.clip(waits, int(exposed.starts[0]), int(exposed.ends[-1]))
+    return intervals.total(intervals.intersection(exposed, inside))
 
 
 def _waits(trace: Trace) -> IntervalSet | None:

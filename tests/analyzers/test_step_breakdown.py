@@ -56,6 +56,7 @@ def test_a_step_splits_into_parts_that_add_up(make_trace: Make) -> None:
         "free_us": 0.2,  # 1700-1800 and 1900-2000: copies are not busy in Ascend's sense
         "bubble_us": 0.1,
         "preparing_us": 0.3,
+        "wait_us": None,  # no sub-tasks in this trace
         "copy_not_overlapped_us": 0.05,  # 1750-1800
         "source": "events",
     }
@@ -77,7 +78,9 @@ def test_the_bar_adds_up_to_the_step_exactly(make_trace: Make) -> None:
         copies=[{"start_ns": 700, "dur_ns": 40, "kind": "H2D"}],
     )
 
-    table = _table(step_breakdown.run_on_trace(trace), "step-bar")
+    outcome = step_breakdown.run_on_trace(trace)
+    assert _row(_table(outcome, "steps"))["wait_us"] == 0.19
+    table = _table(outcome, "step-bar")
 
     times = dict(zip(table.column("component"), table.column("time_ns"), strict=True))
     # Exposed communication: 350-400 and 410-640 = 280; of it waiting (350-550 less 400-410) = 190.
