@@ -17,6 +17,7 @@ from ascend_perf.model.run import Manifest, Run, ordered
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS, STEPS
 from ascend_perf.model.trace import Source, Trace
+from ascend_perf.units import format_bound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -344,7 +345,11 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
     for number, finding in enumerate(analysis.findings[:count], 1):
         title = finding.title.zh if lang == "zh" else finding.title.en
         bound = finding.bound_speedup
-        most = "" if bound is None else (f"（理论上限 {bound:.3g} 倍）" if lang == "zh" else f" (at most {bound:.3g}x)")
+        most = (
+            ""
+            if bound is None
+            else (f"（理论上限 {format_bound(bound)} 倍）" if lang == "zh" else f" (at most {format_bound(bound)}x)")
+        )
         lines.append(f"  {number}. [{finding.code}] {title}{most}")
     if not lines:
         judged = sum(1 for o in analysis.outcomes if o.status == "done")

@@ -110,6 +110,11 @@ def counted(count: float, one: str, many: str = "") -> str:
     return f"{text} {one if text == '1' else many or f'{one}s'}"
 
 
+def format_bound(bound: float) -> str:
+    """A speed-up as reports print it: three digits, four below 1.1, so that a small bound does not read "1"."""
+    return significant(bound, 3 if bound >= 1.1 else 4)
+
+
 def amdahl_bound(share_ratio: float) -> float | None:
     """The most a step can gain when a share of it disappears entirely: 1 / (1 - share).
 

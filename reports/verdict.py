@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, Literal
@@ -12,7 +12,7 @@ from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
-from ascend_perf.units import Unit, format_quantity, significant
+from ascend_perf.units import Unit, format_bound, format_quantity, significant
 
 Range = tuple[float, float]
 State = Literal["good", "watch", "bad", "none"]
@@ -110,7 +110,7 @@ def gain(finding: Finding, span: Spread | None) -> Words | None:
         part = words("gain.time", time=format_quantity(share * step, "us"), step=format_quantity(step, "us"))
     if bound is None:
         return words("gain.whole", part=part)
-    return words("gain.bound", bound=significant(bound, 3), part=part)
+    return words("gain.bound", bound=format_bound(bound), part=part)
 
 
 def _lead(payload: Payload, span: Spread | None) -> Words:
@@ -273,12 +273,26 @@ def _run_tiles(payload: Payload) -> tuple[Tile, ...]:
         note, hint = words("tile.throughput_note"), words("tile.throughput_hint")
         made.append(Tile(key="throughput", label=words("tile.throughput"), value=value, note=note, hint=hint))
     known = {m.name: m.value for m in manifest.metrics if m.value is not None}
-    for key, name, unit in (("overhead", "profiler_overhead", "ratio"), ("host_memory", "peak_rss", "bytes")):
-        if name in known:
-            value = _same(format_quantity(known[name], "ratio" if unit == "ratio" else "bytes"))
-            note, hint = words(f"tile.{key}_note"), words(f"tile.{key}_hint")
-            made.append(Tile(key=key, label=words(f"tile.{key}"), value=value, note=note, hint=hint))
+    if (overhead := known.get("profiler_overhead")) is not None:
+        value, note = _same(format_quantity(overhead, "ratio")), words("tile.overhead_note")
+        noise = _noise(known)
+        if noise is not None and overhead < noise:
+            # The steps differ more among themselves than the profiler changes them: no figure to speak of.
+            value, note = _same(f"< {format_quantity(noise, 'ratio')}"), words("tile.overhead_noise")
+        made.append(
+            Tile(key="overhead", label=words("tile.overhead"), value=value, note=note, hint=words("tile.overhead_hint"))
+        )
+    if (peak := known.get("peak_rss")) is not None:
+        value, note = _same(format_quantity(peak, "bytes")), words("tile.host_memory_note")
+        label, hint = words("tile.host_memory"), words("tile.host_memory_hint")
+        made.append(Tile(key="host_memory", label=label, value=value, note=note, hint=hint))
     return tuple(made)
+
+
+def _noise(known: Mapping[str, float]) -> float | None:
+    """Spread of the unprofiled steps (interquartile range) against their median."""
+    middle, iqr = known.get("step_time_median"), known.get("step_time_iqr")
+    return iqr / middle if middle and iqr is not None else None
 
 
 def _unknown(key: str) -> Tile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_perf.units import amdahl_bound, counted, format_quantity, significant
+from ascend_perf.units import amdahl_bound, counted, format_bound, format_quantity, significant
 
 THIN = "\u2009"
 
@@ -42,6 +42,10 @@ def test_quantities_have_four_digits_and_a_unit(value: float | None, unit: str, 
 def test_no_exponent_and_no_trailing_zeros() -> None:
     assert significant(0.000012345) == "0.00001234" or significant(0.000012345) == "0.00001235"
     assert significant(1200) == f"1{THIN}200"
+
+
+def test_a_small_bound_does_not_read_one() -> None:
+    assert [format_bound(b) for b in (1.0048, 1.0835, 1.1, 3.5300, 12.345)] == ["1.005", "1.084", "1.1", "3.53", "12.3"]
 
 
 def test_amdahl_bound() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ascend_perf.model.finding import Judged, Metric, Outcome, Words
-from ascend_perf.model.run import Run
-from ascend_perf.model.trace import Meta, Trace
+from ascend_perf.model.run import Manifest, Run
+from ascend_perf.model.trace import Device, Meta, Trace
 from ascend_perf.reports import figures
 from ascend_perf.reports.bars import bars, kind_of
 from ascend_perf.reports.judged import judged_rows
@@ -185,3 +185,18 @@ def test_figures_hold_the_same_numbers_as_the_page() -> None:
     assert memory.data[0].x[0] == 0
     with pytest.raises(KeyError, match="rank 7"):
         figures.memory(payload, rank=7)
+
+
+def test_an_overhead_below_the_spread_of_the_steps_is_no_figure() -> None:
+    metrics = tuple(
+        Metric(name=name, value=value, unit="none", better="none")
+        for name, value in (("profiler_overhead", -0.046), ("step_time_median", 200.0), ("step_time_iqr", 16.0))
+    )
+    manifest = Manifest(workload="w", device="cpu", data_origin="measured", created="", metrics=metrics)
+    trace = Trace(meta=Meta(device=Device(kind="cpu")))
+
+    payload = build(Run(traces=(trace,), manifest=manifest), [], [], lang="en")
+
+    (tile,) = [tile for tile in tiles(payload) if tile.key == "overhead"]
+    assert tile.value.en == "< 8 %"
+    assert tile.note.zh == "小于 step 自身的波动"
