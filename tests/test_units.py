@@ -45,7 +45,7 @@ def test_no_exponent_and_no_trailing_zeros() -> None:
 
 
 def test_a_small_bound_does_not_read_one() -> None:
-    assert [format_bound(b) for b in (1.0048, 1.0835, 1.1, 3.5300, 12.345)] == ["1.005", "1.084", "1.1", "3.53", "12.3"]
+    assert [format_bound(b) for b in (1.0048, 1.0836, 1.1, 3.5300, 12.345)] == ["1.005", "1.084", "1.1", "3.53", "12.3"]
 
 
 def test_amdahl_bound() -> None:
