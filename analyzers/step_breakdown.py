@@ -176,15 +176,27 @@ def _known(value: int) -> int | None:
 
 
 def _merged(own: list[StepSplit], exported: list[StepSplit]) -> list[StepSplit]:
-    """Our split of each step; the exporter's where events say nothing of the device."""
+    """Our split of each step; the exporter's where the events say nothing."""
     theirs = {split.step_id: split for split in exported}
     if len(own) == 1 and len(exported) == 1 and own[0].computing is None:
         return [replace(exported[0], step_id=exported[0].step_id if own[0].step_id is None else own[0].step_id)]
-    rows = [theirs.get(split.step_id, split) if split.computing is None else split for split in own]
+    rows = [
+        theirs.get(split.step_id, split)
+        if split.computing is None
+        else _with_preparing(split, theirs.get(split.step_id))
+        for split in own
+    ]
     numbered = {split.step_id for split in own}
     if own and numbered == {None}:
         return rows
     return rows + [split for split in exported if split.step_id not in numbered]
+
+
+def _with_preparing(split: StepSplit, exported: StepSplit | None) -> StepSplit:
+    """The exporter's preparing where the host's start of the step, of which ours is made, was not exported."""
+    if split.preparing is not None or exported is None:
+        return split
+    return replace(split, preparing=exported.preparing)
 
 
 def _us(values: list[int | None]) -> tuple[Cell, ...]:

@@ -11,7 +11,8 @@ from ascend_perf.cli._progress import spinner
 
 
 @click.command("analyze")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+# click's own check of permissions would end as wrong usage (2); an input that may not be read is unusable (3).
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="PATH...")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the report. [default: <input>-report]")
 @click.option("--force", is_flag=True, help="Overwrite a report that is there.")
 @click.option(

@@ -181,6 +181,25 @@ def test_a_rank_with_the_exporters_table_only_uses_it(make_trace: Make) -> None:
     assert bar.column("time_ns") == (600, 200, 150)
 
 
+def test_preparing_is_the_exporters_where_the_hosts_start_is_not_exported(make_trace: Make) -> None:
+    exported = [{"step_id": 3, "computing_ns": 5000, "free_ns": 5000, "preparing_ns": 206_090}]
+    step = {"step_id": 3, "start_ns": 0, "dur_ns": 10_000}
+    device_only = make_trace(meta=NPU, steps=[step], kernels=[_kernel(300, 5000)], exported_steps=exported)
+    other_step = make_trace(
+        meta=NPU, steps=[{**step, "step_id": 4}], kernels=[_kernel(300, 5000)], exported_steps=exported
+    )
+    with_host = make_trace(
+        meta=NPU, steps=[{**step, "host_start_ns": -700}], kernels=[_kernel(300, 5000)], exported_steps=exported
+    )
+
+    def preparing(trace: Trace) -> list[object]:
+        return list(_table(step_breakdown.run_on_trace(trace), "steps").column("preparing_us"))
+
+    assert preparing(device_only) == [206.09]
+    assert preparing(other_step)[0] is None
+    assert preparing(with_host) == [1.0]
+
+
 def test_a_difference_from_the_exporter_is_shown(make_trace: Make) -> None:
     trace = make_trace(
         meta=NPU,
@@ -243,16 +262,16 @@ def test_text_exports_agree_with_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("rank", "computing", "exposed", "free", "span", "source"),
+    ("rank", "computing", "exposed", "free", "span", "preparing", "source"),
     [
-        (0, 231290.10, 420174.26, 158558.00, 810022.36, "events"),
-        (1, 230903.72, 441708.38, 136819.56, 809431.66, "exporter"),
-        (2, 400448.26, 277649.66, 131705.28, 809803.20, "events"),
-        (3, 401131.70, 261498.44, 147520.20, 810150.34, "exporter"),
+        (0, 231290.10, 420174.26, 158558.00, 810022.36, 206.09, "events"),
+        (1, 230903.72, 441708.38, 136819.56, 809431.66, 205.16, "exporter"),
+        (2, 400448.26, 277649.66, 131705.28, 809803.20, 189.13, "events"),
+        (3, 401131.70, 261498.44, 147520.20, 810150.34, 278.68, "exporter"),
     ],
 )
 def test_the_pipeline_set_agrees_with_the_reference(
-    traces: Path, rank: int, computing: float, exposed: float, free: float, span: float, source: str
+    traces: Path, rank: int, computing: float, exposed: float, free: float, span: float, preparing: float, source: str
 ) -> None:
     folder = traces / "ascend-pytorch" / "qwen3-0.6b-pp2-dp2-level2" / f"rank_{rank}_ascend_pt"
     (trace,) = pipeline.load(folder).traces
@@ -265,6 +284,7 @@ def test_the_pipeline_set_agrees_with_the_reference(
     assert row["overlapped_us"] == 0.0
     assert row["free_us"] == free
     assert row["span_us"] == span
+    assert row["preparing_us"] == preparing  # the set holds no host events
 
 
 @pytest.mark.parametrize(

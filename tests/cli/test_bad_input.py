@@ -155,6 +155,7 @@ def test_permission_denied_is_told_whoever_runs_it(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", deny)
+    monkeypatch.setattr("os.access", lambda *args, **kwargs: False)
     refused(command("analyze", path), "a.json may not be read", "chmod")
 
 
