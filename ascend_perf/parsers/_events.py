@@ -75,6 +75,7 @@ class _LooseEvent(msgspec.Struct, gc=False):
 
 _DECODER: Final = msgspec.json.Decoder(list[Event])
 _LOOSE: Final = msgspec.json.Decoder(list[_LooseEvent])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE: Final = msgspec.json.Decoder(_LooseEvent)
 
 
@@ -258,11 +259,32 @@ class _Stream:
         return events
 
     def _decode_loose(self, text: bytes) -> list[Event] | None:
+        loose: list[_LooseEvent] | None
         try:
             loose = _LOOSE.decode(text)
+        except msgspec.ValidationError:
+            loose = self._objects_only(text)
         except msgspec.DecodeError:
             return None
+        if loose is None:
+            return None
         return [Event(_word(e.ph), _word(e.name), _word(e.cat), e.ts, e.dur, e.pid, e.tid, e.id, e.args) for e in loose]
+
+    def _objects_only(self, text: bytes) -> list[_LooseEvent] | None:
+        """The events of an array in which null, text or numbers stand between them, None when more is wrong."""
+        try:
+            items = [bytes(item) for item in _ITEMS.decode(text)]
+            objects = [item for item in items if item.lstrip(_BLANK)[:1] == b"{"]
+            loose = _LOOSE.decode(b"[" + b",".join(objects) + b"]")
+        except msgspec.DecodeError:
+            return None
+        if lost := len(items) - len(objects):
+            self._damaged("inside", lost)
+        return loose
+
+    def _damaged(self, where: str, lost: int) -> None:
+        self.file.drop("event cut or damaged", lost)
+        self._note(f"the file is damaged {where}: {lost} event(s) could not be read, the others were")
 
     def _note(self, text: str) -> None:
         if text not in self.file.problems:
@@ -331,8 +353,8 @@ class _Stream:
 
     @staticmethod
     def _closings(text: bytes) -> Iterator[int]:
-        """Positions of `]` that could close the events: those after a `}` and before `}`, `,`, `[` or the end."""
-        pattern = re.compile(rb"\}\s*,?\s*\]|^\s*\]")
+        """Positions of `]` that could close the events: after `}` or `null`, and before `}`, `,`, `[` or the end."""
+        pattern = re.compile(rb"\}\s*,?\s*(?:null\s*,?\s*)*\]|^\s*\]")
         other: deque[int] = deque(maxlen=64)
         for tried, match in enumerate(pattern.finditer(text)):
             if tried > 4096:
@@ -374,8 +396,7 @@ class _Stream:
             lost += not used
             bad = bad[used or 1 :]
         events = [event for first in sorted(found) for event in found[first]]
-        self.file.drop("event cut or damaged", lost)
-        self._note(f"the file is damaged {where}: {lost} event(s) could not be read, the others were")
+        self._damaged(where, lost)
         return events
 
     def _join(self, pieces: Sequence[bytes], bad: Sequence[int], found: dict[int, list[Event]]) -> int:

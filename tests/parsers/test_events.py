@@ -243,3 +243,21 @@ def test_ids_are_exact_integers() -> None:
 
 def test_no_rows() -> None:
     assert len(decimal_scaled(np.array([], dtype="S1"), 3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "item"),
+    [(0, "null"), (3, "null"), (6, "null"), (6, "null,null"), (3, '"x"'), (3, "5"), (3, '"x", null')],
+)
+@pytest.mark.parametrize("block", [1, 50, 4096])
+def test_what_is_no_event_between_events_costs_no_event(tmp_path: Path, place: int, item: str, block: int) -> None:
+    items = [json.dumps({"ph": "X", "name": f"k{i}", "ts": i, "dur": 1}) for i in range(6)]
+    items.insert(place, item)
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [' + ", ".join(items) + "]}")
+
+    names, file = names_of(path, block)
+
+    assert names == [f"k{i}" for i in range(6)]
+    assert file.dropped == {"event cut or damaged": item.count(",") + 1}
+    assert "damaged inside" in file.problems[0]
