@@ -117,6 +117,11 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
         outcomes = parse_units(units, known, workers=workers_for(units, jobs), progress=progress)
         for unit, outcome in zip(units, outcomes, strict=True):
             label = unit.label if len(paths) == 1 else f"{root.name}/{unit.label}"
+            if not isinstance(outcome, InputError) and not any(_has_rows(trace) for trace in outcome):
+                outcome = InputError(
+                    f"{unit.label} holds no rows: every table in it is empty",
+                    hint="the profile was not recorded, or not exported to its end",
+                )
             if isinstance(outcome, InputError):
                 skipped.append(Source(path=label, format=unit.parser, problem=_without_folder(outcome.what, unit)))
                 errors.append(outcome)
@@ -164,6 +169,10 @@ def notices(run: Run) -> list[str]:
         missing = [rank for rank in range(min(worlds[0], MAX_WORLD)) if rank not in labels]
         said.append(f"{len(labels)} of {worlds[0]} ranks were read; not there: {ranks_words(missing).en}")
     return said
+
+
+def _has_rows(trace: Trace) -> bool:
+    return any(len(table) for table in trace.tables.values())
 
 
 def _labelled(trace: Trace, label: str) -> Trace:

@@ -74,10 +74,13 @@ def steps_of(host_events: Table) -> Table:
 
 def steps_at(numbers: Ints, start: Ints, dur: Ints) -> Table:
     """The table of steps with these numbers and marks of the host, in the order of time."""
-    order = np.argsort(start, kind="stable")
-    # The same step may be marked on several threads: the first mark stands for it.
-    _, first = np.unique(numbers[order], return_index=True)
-    order = order[np.sort(first)]
+    order = np.lexsort((start, numbers))
+    # The same step may be marked on several threads: of marks that overlap the first stands for it. Marks of one
+    # number at different times are different steps (a counter that began anew).
+    same = numbers[order][1:] == numbers[order][:-1]
+    overlaps = start[order][1:] < (start + dur)[order][:-1]
+    order = order[np.concatenate((np.ones(min(1, len(order)), bool), ~(same & overlaps)))]
+    order = order[np.argsort(start[order], kind="stable")]
     return Table(
         t.STEPS,
         {

@@ -53,7 +53,7 @@ def meta_of(
         rank=None if several else rank,
         world_size=world or None,
         device=Device(
-            vendor=_vendor(name, hip=hip) if has_device else None,
+            vendor=_vendor(name, hip=hip) if has_device or name else None,
             name=name or None,
             spec=None if spec is None else spec.id,
             kind="gpu" if has_device else "cpu",

@@ -104,7 +104,9 @@ def _walk(root: Path, problems: list[Source]) -> list[Folder]:
 
     def refused(error: OSError) -> None:
         name = os.path.relpath(error.filename, root) if error.filename else "?"
-        problems.append(Source(path=name, format="folder", problem=f"{name} may not be read: {error.strerror}"))
+        problems.append(
+            Source(path=name, format="folder", problem=f"{_shown(name, root)} may not be read: {error.strerror}")
+        )
 
     seen: set[tuple[int, int]] = set()
     for current, names, file_names in os.walk(root, onerror=refused):
@@ -214,3 +216,8 @@ def _what_it_is(entry: FileEntry) -> str:
         return "a binary file"
     first = text.split(b"\n", 1)[0][:80].decode("utf-8", "replace")
     return f"text that begins {first!r}"
+
+
+def _shown(name: str, root: Path) -> str:
+    """The folder as the user knows it: the input itself has no name relative to itself."""
+    return root.name or str(root) if name == "." else name

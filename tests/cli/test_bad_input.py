@@ -185,6 +185,12 @@ def test_names_from_traces_are_text(command: Command, tmp_path: Path) -> None:
     assert "<script>alert(1)" not in page and "<img src=x" not in page
 
 
+def test_a_table_without_rows_is_no_clean_bill(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "kernel_details.csv"
+    path.write_text("Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim\n")
+    refused(command("analyze", path, "-o", tmp_path / "out"), "kernel_details.csv holds no rows")
+
+
 def test_one_bad_file_does_not_cost_the_others(command: Command, tmp_path: Path) -> None:
     (tmp_path / "good.json").write_text(json.dumps({"traceEvents": [KERNEL]}))
     (tmp_path / "bad.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b'{"ph":"X"},' * 999)[:60])

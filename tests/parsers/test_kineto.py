@@ -253,6 +253,16 @@ def test_steps_hold_the_kernels_that_start_in_them(write: Write) -> None:
     assert trace[t.KERNELS].ints("step_id").tolist() == [7, 7, NULL, 9]
 
 
+def test_a_step_number_that_comes_again_is_another_step(write: Write) -> None:
+    marks = [
+        {**op("ProfilerStep#1", ts, dur, tid=tid), "cat": "user_annotation"}
+        for ts, dur, tid in ((0, 100, 1), (5, 90, 2), (500, 100, 1))  # the second is the first on another thread
+    ]
+    (trace,) = read(write([*marks, kernel("a", 10, 5), kernel("b", 550, 5)]))
+    steps = trace[t.STEPS]
+    assert (steps.ints("step_id").tolist(), steps.ints("start_ns").tolist()) == ([1, 1], [0, 500_000])
+
+
 def test_no_markers_is_one_step_over_the_device_events(write: Write) -> None:
     (trace,) = read(write([op("aten::mm", 0, 5), kernel("a", 10, 5), kernel("b", 40, 20)]))
     steps = trace[t.STEPS]
