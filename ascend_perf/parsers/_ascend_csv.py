@@ -65,7 +65,8 @@ def delimiter(head: bytes) -> str:
 class CsvFile:
     """The cells of one CSV file. Columns are asked for by any of their names; a column that is absent is unknown.
 
-    `dropped` counts rows that were refused because they have more cells than the header; missing cells are unknown.
+    `dropped` counts rows that were refused: those with more cells than the header, and a last row that is cut. Cells
+    that other rows lack are unknown: old exporters leave the last cells of some rows out.
     """
 
     path: Path
@@ -74,6 +75,8 @@ class CsvFile:
     ragged: int
     size_bytes: int
     _columns: dict[str, pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]] = field(default_factory=dict)
+    torn: int = 0
+    """1 when the file ends within a row: its last cell may be half a number, so the row is not used."""
 
     def name(self, *aliases: str) -> str | None:
         """The first of the names that the file has."""
@@ -82,7 +85,8 @@ class CsvFile:
     @property
     def dropped(self) -> tuple[Dropped, ...]:
         """Rows refused while reading."""
-        return (Dropped(reason="row with more cells than the header", count=self.ragged),) if self.ragged else ()
+        refused = (("row with more cells than the header", self.ragged), ("last row is cut", self.torn))
+        return tuple(Dropped(reason=reason, count=count) for reason, count in refused if count)
 
     def text(self, *aliases: str, value_of: Callable[[str], str | None] | None = None) -> Text:
         """A text column, stripped, with the words for "unknown" as unknown; `value_of` maps distinct values."""
@@ -132,7 +136,7 @@ class CsvFile:
             name: column[rows] if isinstance(column, np.ndarray) else column.filter(mask)
             for name, column in self._columns.items()
         }
-        return CsvFile(self.path, self.names, int(rows.sum()), self.ragged, self.size_bytes, columns)
+        return CsvFile(self.path, self.names, int(rows.sum()), self.ragged, self.size_bytes, columns, self.torn)
 
     @staticmethod
     def joined(parts: Sequence[CsvFile]) -> CsvFile:
@@ -142,7 +146,8 @@ class CsvFile:
         names = tuple(dict.fromkeys(name for part in parts for name in part._columns))
         columns = {name: _end_to_end([(part._columns.get(name), part.rows) for part in parts]) for name in names}
         ragged, size = sum(part.ragged for part in parts), sum(part.size_bytes for part in parts)
-        return CsvFile(parts[0].path, names, sum(part.rows for part in parts), ragged, size, columns)
+        torn = sum(part.torn for part in parts)
+        return CsvFile(parts[0].path, names, sum(part.rows for part in parts), ragged, size, columns, torn)
 
     def cells(self, name: str) -> NDArray[np.bytes_]:
         """The bytes of a column, shape (n,), for the conversion of numbers (long cells are cut)."""
@@ -174,12 +179,13 @@ def read_csv(path: Path, *, numbers: Sequence[str] = (), skip: Sequence[str] = (
         raise InputError(f"{path} has no header line of a CSV file")
     size = path.stat().st_size
     wanted = [name for name in names if name not in skip]
+    torn = 0
     try:
         columns, ragged = _split(path, names, wanted, frozenset(numbers), delimiter(head))
     except _Unsplittable:
-        columns, ragged = _split_slowly(path, names, wanted, delimiter(head))
+        columns, ragged, torn = _split_slowly(path, names, wanted, delimiter(head))
     rows = len(next(iter(columns.values()))) if columns else 0
-    return CsvFile(path, names, rows, ragged, size, columns)
+    return CsvFile(path, names, rows, ragged, size, columns, torn)
 
 
 class _Unsplittable(Exception):
@@ -246,13 +252,13 @@ def _is_utf8(path: Path) -> bool:
 
 def _split_slowly(
     path: Path, names: tuple[str, ...], wanted: list[str], by: str
-) -> tuple[dict[str, pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]], int]:
+) -> tuple[dict[str, pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]], int, int]:
     """The csv module reads what pyarrow refuses: short rows, invalid UTF-8, quotes that never close."""
     import pyarrow as pa
 
     text = b"".join(files.blocks(path)).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").replace("\0", "")
     rows = []
-    ragged = 0
+    ragged = last = 0
     limit = csv.field_size_limit(len(text) + 1)
     try:
         for index, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=by)):
@@ -260,14 +266,18 @@ def _split_slowly(
                 continue
             if len(row) <= len(names):
                 rows.append([*row, *[""] * (len(names) - len(row))])
+                last = len(row)
             else:
                 ragged += 1
     except csv.Error as error:
         raise InputError(f"{path} is no CSV file: {error}") from None
     finally:
         csv.field_size_limit(limit)
+    torn = int(bool(rows) and last < len(names) and not text.endswith(("\n", "\r")))
+    if torn:
+        rows.pop()
     places = {name: place for place, name in enumerate(names)}
-    return {name: pa.array([row[places[name]].encode() for row in rows], pa.binary()) for name in wanted}, ragged
+    return {name: pa.array([row[places[name]].encode() for row in rows], pa.binary()) for name in wanted}, ragged, torn
 
 
 def _encoded(column: pa.DictionaryArray | pa.BinaryArray | NDArray[np.bytes_]) -> tuple[NDArray[np.int32], list[bytes]]:

@@ -10,6 +10,9 @@ KNOWN_MISSES: Final[dict[str, str]] = {
 }
 """Kinds that are missed, come with a false finding, or too late in the list, at medium or strong strength."""
 
+KNOWN_FALSE: Final[dict[str, tuple[str, ...]]] = {"late-in-pipeline": ("N-05",)}
+"""Codes of the false findings that come with these kinds; the planted cause is found beside them all the same."""
+
 KNOWN_WEAK: Final[dict[str, str]] = {
     "autocast-casts": "row C-10 begins at 5 % of kernel time",
     "layout-copies": "row C-10 begins at 5 % of kernel time",

@@ -47,6 +47,13 @@ def test_rows_with_more_cells_are_refused_and_shorter_ones_are_filled(tmp_path: 
     assert [(d.reason, d.count) for d in file.dropped] == [("row with more cells than the header", 1)]
 
 
+def test_a_file_that_ends_within_a_row_loses_that_row_and_says_so(tmp_path: Path) -> None:
+    file = read_csv(write(tmp_path, "a,b,c\n1,2,3\n8,53.7"))  # of 53.742, say: half a number is no number
+
+    assert file.scaled(0, "a").tolist() == [1]
+    assert [(d.reason, d.count) for d in file.dropped] == [("last row is cut", 1)]
+
+
 def test_fields_of_several_lines_stay_one_field(tmp_path: Path) -> None:
     file = read_csv(write(tmp_path, 'Name,Call Stack\r\nop,"a.py(1): f;\r\nb.py(2): g"\r\nother,\r\n'))
 
