@@ -74,7 +74,7 @@ class _Stage:
     unions: list[IntervalSet]
 
 
-@analyzer(name=ANALYZER, needs=(), order=90)
+@analyzer(name=ANALYZER, needs=(), order=90, section="aipp")
 def aipp(trace: Trace) -> Result:
     """Stages of preprocessing per step, what could take them over, and the bound of doing so.
 

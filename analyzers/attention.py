@@ -22,7 +22,7 @@ STEP_MIN_RATIO: Final = 0.002
 """A finding that could touch less of the step than this is not made. Status: assumed."""
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=42)
+@analyzer(name=NAME, needs=(KERNELS,), order=42, section="operators")
 def attention(trace: Trace) -> Result:
     """Report fused attention kernels whose sizes are padded or that a pipe other than the cube bounds.
 

@@ -28,7 +28,7 @@ MAX_BANDS: Final = 8
 """Gaps that the finding marks in the timeline."""
 
 
-@analyzer(name=NAME, needs=[COMM_OPS], order=64)
+@analyzer(name=NAME, needs=[COMM_OPS], order=64, section="communication")
 def collective_launch(trace: Trace) -> Result:
     """Idle time of the device that ends with a collective while the host is inside HCCL.
 

@@ -24,7 +24,7 @@ MAX_PAIRS: Final = 400
 """Pairs of ranks listed in the table of waits."""
 
 
-@job_analyzer(name=NAME, needs=[COMM_OPS], order=72)
+@job_analyzer(name=NAME, needs=[COMM_OPS], order=72, section="ranks")
 def collectives(run: Run) -> Result:
     """Collectives of all ranks aligned by group and ordinal; offsets of clocks; who waits for whom; N-04.
 

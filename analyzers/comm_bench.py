@@ -17,7 +17,7 @@ from ascend_perf.plugins import analyzer
 NAME: Final = "comm-bench"
 
 
-@analyzer(name=NAME, needs=(COMM_BENCH,), order=62)
+@analyzer(name=NAME, needs=(COMM_BENCH,), order=62, section="communication")
 def comm_bench(trace: Trace) -> Result:
     """Time, algorithm and bus bandwidth of each message size, and the best and the shortest of each operation.
 

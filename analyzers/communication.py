@@ -55,7 +55,7 @@ MAX_BANDS: Final = 4
 """Waits marked in the timeline per finding."""
 
 
-@analyzer(name=NAME, needs=[COMM_OPS], order=60)
+@analyzer(name=NAME, needs=[COMM_OPS], order=60, section="communication")
 def communication(trace: Trace) -> Result:
     """Exposed communication split into waiting for late peers, transfer and rest; packets, links and settings.
 

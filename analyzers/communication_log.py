@@ -16,7 +16,7 @@ from ascend_perf.plugins import analyzer
 NAME: Final = "communication-log"
 
 
-@analyzer(name=NAME, needs=(LOG_EVENTS,), order=64)
+@analyzer(name=NAME, needs=(LOG_EVENTS,), order=64, section="communication")
 def communication_log(trace: Trace) -> Result:
     """Counts and sizes of the logged calls, and the errors in the order of their first line.
 

@@ -56,7 +56,7 @@ class _Efficiency:
     """FLOPs of the matrix kernels over what the device could do in the whole step; None when it is not known."""
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=41)
+@analyzer(name=NAME, needs=(KERNELS,), order=41, section="mac")
 def compute_efficiency(trace: Trace) -> Result:
     """Report a training step that is busy computing and reaches less than 30 % of the peak.
 

@@ -39,7 +39,7 @@ MIN_SHARE_RATIO: Final = 0.01
 """Less lost time than this share of the step is no finding. Status: assumed."""
 
 
-@analyzer(name=NAME, needs=[COMM_OPS], order=62)
+@analyzer(name=NAME, needs=[COMM_OPS], order=62, section="communication")
 def contention(trace: Trace) -> Result:
     """Rate of transfers beside matrix products against transfers of like size without one.
 

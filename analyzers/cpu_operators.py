@@ -12,7 +12,7 @@ from ascend_perf.ops.cpu_ops import operators_as_kernels
 from ascend_perf.plugins import NoData, analyzer
 
 
-@analyzer(name="cpu-operators", needs=[HOST_OPS], order=31)
+@analyzer(name="cpu-operators", needs=[HOST_OPS], order=31, section="operators")
 def cpu_operators(trace: Trace) -> Result:
     """Judge the operators of a model that runs on the CPU by the rules that hold for kernels.
 

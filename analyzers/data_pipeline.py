@@ -27,7 +27,7 @@ MAX_NAMED: Final = 5
 """So many operators are named in a note."""
 
 
-@analyzer(name=NAME, needs=(DATA_PIPELINE,), order=88)
+@analyzer(name=NAME, needs=(DATA_PIPELINE,), order=88, section="host")
 def data_pipeline(trace: Trace) -> Result:
     """Operators of the input pipeline with their queues, and stages and totals with their times.
 

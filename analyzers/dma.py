@@ -57,7 +57,7 @@ NO_COPIES: Final = Words(
 _NO_DEVICE: Final = Words("no device in this data: nothing is copied", "数据中没有加速设备，不存在设备拷贝")
 
 
-@analyzer(name=ANALYZER, needs=(), order=50)
+@analyzer(name=ANALYZER, needs=(), order=50, section="dma")
 def dma(trace: Trace) -> Result:
     """Busy time of the data pipes, copies by direction with their rate, format-conversion traffic.
 

@@ -56,7 +56,7 @@ class Shapes:
     """Per step: part of its work in (operator, shapes) pairs that no earlier step had; the first step is NaN."""
 
 
-@analyzer(name=NAME, needs=(), order=33)
+@analyzer(name=NAME, needs=(), order=33, section="operators")
 def dynamic_shape(trace: Trace) -> Result:
     """Report shapes that keep changing: at least half of the steps bring new ones.
 

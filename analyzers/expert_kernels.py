@@ -33,7 +33,7 @@ _FUSED: Final = re.compile(r"moe", re.IGNORECASE)
 _COMBINE: Final = re.compile(r"^(mul|reducesum)", re.IGNORECASE)
 
 
-@analyzer(name=NAME, needs=[KERNELS], order=25)
+@analyzer(name=NAME, needs=[KERNELS], order=25, section="operators")
 def expert_kernels(trace: Trace) -> Result:
     """Experts that are multiplied one by one, and permutation of tokens in separate kernels.
 

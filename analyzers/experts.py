@@ -30,7 +30,7 @@ LOOK_SHARE_RATIO: Final = 0.03
 """Share of the step that makes it notable. Status: assumed (severity medium)."""
 
 
-@job_analyzer(name=NAME, needs=[KERNELS], order=76)
+@job_analyzer(name=NAME, needs=[KERNELS], order=76, section="ranks")
 def experts(run: Run) -> Result:
     """Time and tokens of the grouped products per rank; the fullest rank of each expert parallel group (E-01).
 

@@ -71,7 +71,7 @@ class Stretches:
         return int(self.busy_ns[rows].sum())
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=45)
+@analyzer(name=NAME, needs=(KERNELS,), order=45, section="mac")
 def frequency(trace: Trace) -> Result:
     """Report kernels that run while the cores are clocked below the reference of the device.
 

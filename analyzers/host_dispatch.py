@@ -68,7 +68,7 @@ _CLAIMED: Final = {
 _IS_SET: Final = frozenset({"1", "true", "yes", "on"})
 
 
-@analyzer(name=NAME, needs=(), order=80)
+@analyzer(name=NAME, needs=(), order=80, section="host")
 def host_dispatch(trace: Trace) -> Result:
     """Idle gaps by what the host did meanwhile, launch statistics, and the host's own bottlenecks.
 

@@ -18,7 +18,7 @@ TOP: Final = 200
 """Rows of the table."""
 
 
-@analyzer(name="host-operators", needs=[HOST_OPS], order=82)
+@analyzer(name="host-operators", needs=[HOST_OPS], order=82, section="host")
 def host_operators(trace: Trace) -> Result:
     """Self and total time of framework operators, over all steps of the rank.
 

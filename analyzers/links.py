@@ -77,7 +77,7 @@ class Link:
         return 0.0 if not self.usual else max(0.0, self.time_ns - self.bytes / self.usual * 1e9)
 
 
-@job_analyzer(name=NAME, needs=[COMM_OPS], order=74)
+@job_analyzer(name=NAME, needs=[COMM_OPS], order=74, section="communication")
 def links(run: Run) -> Result:
     """Rate of each link by transport against links of the same kind, op and message size; slow ones are N-06.
 

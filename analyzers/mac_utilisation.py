@@ -40,7 +40,7 @@ MEMORY_STEP_MIN_RATIO: Final = 0.03
 NO_PEAK: Final = Words("peak not known for this device", "该设备的峰值未知")
 
 
-@analyzer(name=ANALYZER, needs=(KERNELS,), order=40)
+@analyzer(name=ANALYZER, needs=(KERNELS,), order=40, section="mac")
 def mac_utilisation(trace: Trace) -> Result:
     """Utilisation by op type and shape, sorted by wasted time = time * (1 - efficiency), with roofline and findings.
 

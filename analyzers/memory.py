@@ -59,7 +59,7 @@ class Component:
         return int(values[at]), int(self.time_ns[at])
 
 
-@analyzer(name=NAME, needs=[MEMORY], order=85)
+@analyzer(name=NAME, needs=[MEMORY], order=85, section="memory")
 def memory(trace: Trace) -> Result:
     """Peaks, fragmentation (K-01), growth (K-02) and the communication library's memory (K-06).
 

@@ -65,7 +65,7 @@ def _metric(name: str) -> Words:
     )
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=48)
+@analyzer(name=NAME, needs=(KERNELS,), order=48, section="dma")
 def memory_counters(trace: Trace) -> Result:
     """Report vector kernels far below the memory rate, cube kernels that miss the L2, and bank conflicts.
 

@@ -49,7 +49,7 @@ NO_SAMPLES: Final = Words(
 )
 
 
-@analyzer(name=NAME, needs=(MEMORY,), order=86)
+@analyzer(name=NAME, needs=(MEMORY,), order=86, section="memory")
 def memory_headroom(trace: Trace) -> Result:
     """Report static memory and losses that fill the device, large workspaces, and memory that is left unused.
 

@@ -26,7 +26,7 @@ MIN_CALLS: Final = 100
 _FUSED: Final = re.compile(r"fused_?adam|fused_?sgd|fused_?lamb|npufused|applyadamw?v?\d*|_fused_", re.IGNORECASE)
 
 
-@analyzer(name="optimizer", needs=[HOST_EVENTS], order=35)
+@analyzer(name="optimizer", needs=[HOST_EVENTS], order=35, section="operators")
 def optimizer(trace: Trace) -> Result:
     """Report optimizer phases that take 5 % of the step or more with hundreds of small kernels.
 

@@ -33,7 +33,7 @@ MAX_BUBBLE_RATIO: Final = 0.10
 """Waiting inside the pipeline above this share of the step. Source: troubleshooting table L-01. Status: assumed."""
 
 
-@job_analyzer(name=NAME, needs=(), order=70)
+@job_analyzer(name=NAME, needs=(), order=70, section="ranks")
 def ranks(run: Run) -> Result:
     """Compute, communication and idle per rank; late ranks (N-05), stages (L-02) and pipeline waits (L-01).
 

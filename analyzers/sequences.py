@@ -28,7 +28,7 @@ MAX_TYPE: Final = 60
 """Types of a sequence are cut after this many characters: GPU kernels bear long names."""
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=82)
+@analyzer(name=NAME, needs=(KERNELS,), order=82, section="host")
 def sequences(trace: Trace) -> Result:
     """Report sequences of 2 to 10 short kernels that repeat and run for less than 0.4 of their wall time.
 

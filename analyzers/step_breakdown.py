@@ -54,7 +54,7 @@ class StepSplit:
     """The exporter's Stage: span without the bubble."""
 
 
-@analyzer(name="step-breakdown", needs=(), order=10)
+@analyzer(name="step-breakdown", needs=(), order=10, section="steps")
 def step_breakdown(trace: Trace) -> Result:
     """Split every step by unions of intervals in whole ns, and check the split against the exporter's own.
 

@@ -35,7 +35,7 @@ NO_SCHEDULER: Final = Words(
 )
 
 
-@analyzer(name=NAME, needs=(HOST_EVENTS,), order=81)
+@analyzer(name=NAME, needs=(HOST_EVENTS,), order=81, section="host")
 def task_queue(trace: Trace) -> Result:
     """Report a launch queue whose second stage keeps the device waiting.
 

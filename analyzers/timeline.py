@@ -55,7 +55,7 @@ class _Lane:
         return len(self.starts)
 
 
-@analyzer(name="timeline", needs=(), order=20)
+@analyzer(name="timeline", needs=(), order=20, section="timeline")
 def timeline(trace: Trace) -> Result:
     """Intervals of the representative step (the median one), thinned to what a screen can show.
 

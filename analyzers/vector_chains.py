@@ -29,7 +29,7 @@ MAX_TYPES: Final = 8
 """Operator types of a chain that texts name."""
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=32)
+@analyzer(name=NAME, needs=(KERNELS,), order=32, section="operators")
 def vector_chains(trace: Trace) -> Result:
     """Report chains of element-wise kernels with equal shapes that one fused kernel would replace.
 

@@ -22,13 +22,15 @@ _T = TypeVar("_T")
 class Analyzer:
     """A named pure function from a trace (or a run, scope "job") to a `Result`, and the tables it needs.
 
-    `order` places its section in the report. A rank analyzer runs once per trace, a job analyzer once per run.
+    `section` is the section of the report for what it says (reports/sections.py), `order` its place there. A rank
+    analyzer runs once per trace, a job analyzer once per run.
     """
 
     name: str
     needs: tuple[TableSpec, ...]
     scope: Literal["rank", "job"]
     order: int
+    section: str = "more"
     on_trace: Callable[[Trace], Result] | None = None
     on_run: Callable[[Run], Result] | None = None
 
@@ -85,20 +87,24 @@ def _guarded(name: str, call: Callable[[], Result], rank: int | None, scope: Lit
     )
 
 
-def analyzer(*, name: str, needs: Sequence[TableSpec], order: int) -> Callable[[Callable[[Trace], Result]], Analyzer]:
+def analyzer(
+    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more"
+) -> Callable[[Callable[[Trace], Result]], Analyzer]:
     """Turn a function of one trace into an `Analyzer`."""
 
     def wrap(function: Callable[[Trace], Result]) -> Analyzer:
-        return Analyzer(name=name, needs=tuple(needs), scope="rank", order=order, on_trace=function)
+        return Analyzer(name=name, needs=tuple(needs), scope="rank", order=order, section=section, on_trace=function)
 
     return wrap
 
 
-def job_analyzer(*, name: str, needs: Sequence[TableSpec], order: int) -> Callable[[Callable[[Run], Result]], Analyzer]:
+def job_analyzer(
+    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more"
+) -> Callable[[Callable[[Run], Result]], Analyzer]:
     """Turn a function of the whole run into an `Analyzer`."""
 
     def wrap(function: Callable[[Run], Result]) -> Analyzer:
-        return Analyzer(name=name, needs=tuple(needs), scope="job", order=order, on_run=function)
+        return Analyzer(name=name, needs=tuple(needs), scope="job", order=order, section=section, on_run=function)
 
     return wrap
 

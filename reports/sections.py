@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from ascend_perf.model.finding import ResultTable, Words
+from ascend_perf.plugins import load_analyzers
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
 
@@ -17,42 +19,6 @@ ORDER: Final = (
     "quality", "method",
 )  # fmt: skip
 """Sections from top to bottom. `more` takes what no other section claims (analyzers of plug-ins)."""
-
-SECTION_OF_ANALYZER: Final[Mapping[str, str]] = {
-    "step-breakdown": "steps",
-    "timeline": "timeline",
-    "operators": "operators",
-    "mac-utilisation": "mac",
-    "dynamic-shape": "operators",
-    "vector-chains": "operators",
-    "compute-efficiency": "mac",
-    "attention": "operators",
-    "frequency": "mac",
-    "memory-counters": "dma",
-    "dma": "dma",
-    "communication": "communication",
-    "comm-bench": "communication",
-    "communication-log": "communication",
-    "host-dispatch": "host",
-    "task-queue": "host",
-    "sequences": "host",
-    "host-operators": "host",
-    "data-pipeline": "host",
-    "optimizer": "operators",
-    "cpu-operators": "operators",
-    "memory": "memory",
-    "memory-headroom": "memory",
-    "aipp": "aipp",
-    "ranks": "ranks",
-    "pipeline": "ranks",
-    "collectives": "ranks",
-    "links": "communication",
-    "contention": "communication",
-    "collective-launch": "communication",
-    "experts": "ranks",
-    "expert-kernels": "operators",
-}
-"""Home of each of our analyzers; its findings and its tables of unknown name go there."""
 
 SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "steps": "steps",
@@ -125,8 +91,14 @@ def sections(payload: Payload) -> tuple[Section, ...]:
 
 
 def section_of(analyzer: str) -> str:
-    """The section of an analyzer."""
-    return SECTION_OF_ANALYZER.get(analyzer, "more")
+    """The section that an analyzer names for itself; `more` when it names none of ours."""
+    section = _homes().get(analyzer, "more")
+    return section if section in ORDER else "more"
+
+
+@cache
+def _homes() -> dict[str, str]:
+    return {name: part.section for name, part in load_analyzers().parts.items()}
 
 
 def section_of_table(table: str, analyzer: str) -> str:
