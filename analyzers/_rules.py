@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from ascend_perf.model.finding import Evidence, Finding, Remedy, Severity, Words, severity_of
+from ascend_perf.intervals import IntervalSet
+from ascend_perf.model.finding import Claim, Evidence, Finding, Remedy, Severity, Words, severity_of
 
 Vendor = Literal["npu", "gpu", "cpu"]
 Lang = Literal["en", "zh"]
@@ -136,6 +137,9 @@ def finding(
     bands: Sequence[tuple[int, int]] = (),
     step_ids: Sequence[int | None] = (),
     cause: Words | None = None,
+    where: IntervalSet | None = None,
+    whole_ns: int | None = None,
+    claims: Sequence[Claim] = (),
 ) -> Finding:
     """A finding whose cause, confirmation, remedies and source come from the table.
 
@@ -156,6 +160,9 @@ def finding(
         bands: windows [start_ns, end_ns) to mark in the timeline.
         step_ids: steps in which it was seen.
         cause: a cause that the data settle; replaces the list of likely causes in the table.
+        where: where the time lies on the clock of the trace, a merged set; what the remedy could save is part of it.
+        whole_ns: the length of what `share_ratio` is a share of; needed with `where`.
+        claims: as `where`, for a finding about several ranks.
 
     Raises:
         KeyError: the table has no such row.
@@ -167,6 +174,8 @@ def finding(
         share_ratio = 1.0
     if severity is None:
         severity = row.severity if share_ratio is None else severity_of(share_ratio)
+    if where is not None and whole_ns and share_ratio:
+        claims = (Claim(rank=trace_rank, where=where, gain_ns=share_ratio * whole_ns, whole_ns=whole_ns), *claims)
     return Finding(
         code=code,
         analyzer=analyzer,
@@ -184,6 +193,7 @@ def finding(
         subject=subject,
         step_ids=tuple(step_ids),
         bands=tuple(bands),
+        claims=tuple(claims),
     )
 
 

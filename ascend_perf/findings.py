@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from ascend_perf.gains import with_added
 from ascend_perf.model.finding import Evidence, Finding, Outcome, Severity, Words, severity_of
 from ascend_perf.units import format_ratio
 
@@ -22,8 +23,8 @@ MIN_OUTLIER_RANKS: Final = 3
 
 
 def all_findings(outcomes: Iterable[Outcome]) -> tuple[Finding, ...]:
-    """The findings of a report: settled, merged over ranks, and ranked."""
-    return rank_findings(merge_findings(settle(list(outcomes))))
+    """The findings of a report: settled, merged over ranks, ranked, and each with what it adds to those before it."""
+    return with_added(rank_findings(merge_findings(settle(list(outcomes)))))
 
 
 def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
@@ -67,6 +68,7 @@ def _without(finding: Finding, explaining: Sequence[Finding]) -> Finding | None:
     return replace(
         finding,
         share_ratio=rest,
+        claims=tuple(replace(c, gain_ns=c.gain_ns * rest / finding.share_ratio) for c in finding.claims),
         severity=severity_of(rest),
         title=Words(
             f"{finding.title.en}; {part} of the step is the waiting of {largest.code}",
@@ -115,7 +117,8 @@ def _joined(group: Sequence[Finding]) -> Finding:
     worst = max(group, key=lambda f: -1.0 if f.share_ratio is None else f.share_ratio)
     ranks = tuple(sorted({r for f in group for r in f.ranks}))
     affected = tuple(sorted({r for f in group for r in f.affected_ranks}))
-    return replace(worst, ranks=ranks, affected_ranks=affected)
+    claims = tuple(claim for finding in group for claim in finding.claims)
+    return replace(worst, ranks=ranks, affected_ranks=affected, claims=claims)
 
 
 _ORDER: Final = {Severity.CRITICAL: 0, Severity.HIGH: 1, Severity.MEDIUM: 2, Severity.LOW: 3}

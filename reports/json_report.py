@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from ascend_perf.gains import together
 from ascend_perf.model.finding import Finding, Metric, Outcome, Words
 from ascend_perf.reports.payload import (
     STEP_FIGURES,
@@ -43,6 +44,7 @@ def document(payload: Payload) -> dict[str, Json]:
         "metrics": [_metric(metric) for metric in payload.metrics],
         "outcomes": [_outcome(outcome, lang) for outcome in payload.outcomes],
         "findings": [_finding(finding, lang) for finding in payload.findings],
+        "all_findings_share_ratio": together(payload.findings),
         "broken_analyzers": [
             {"name": name, "reason": safe(spoken(why, lang))} for name, why in sorted(payload.broken.items())
         ],
@@ -115,6 +117,7 @@ def _finding(finding: Finding, lang: Lang) -> Json:
         "severity": finding.severity.value,
         "share_ratio": finite(finding.share_ratio),
         "bound_speedup": finite(finding.bound_speedup),
+        "added_ratio": finite(finding.added_ratio),
         "title": said(finding.title, lang),
         "cause": said(finding.cause, lang),
         "confirm": _said(finding.confirm, lang),

@@ -13,7 +13,7 @@ from ascend_perf.reports.payload import Payload, StepRow
 from ascend_perf.reports.phrases import spoken
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.texts import markdown, markdown_code, said
-from ascend_perf.reports.verdict import facts, gain, ranges, spread, verdict
+from ascend_perf.reports.verdict import added, all_together, facts, gain, ranges, spread, verdict
 from ascend_perf.units import Unit, format_quantity
 
 STEP_COLUMNS: Final = (
@@ -67,14 +67,17 @@ class _Writer:
             return [*lines, self._say(verdict(self.payload).main), ""]
         for number, finding in enumerate(self.payload.findings, 1):
             lines += self._finding(number, finding)
-        return lines
+        whole = all_together(self.payload.findings, self.span)
+        return [*lines, self._say(whole), ""] if whole else lines
 
     def _finding(self, number: int, finding: Finding) -> list[str]:
         severity = self.texts[f"severity.{finding.severity.value}"]
         about = f"`{finding.code}` · {severity}{self._ranks(finding)}"
         lines = [f"### {number}. {self._say(finding.title)}", "", about, ""]
         bound = gain(finding, self.span)
-        lines += [f"**{self._say(bound)}**" if bound else self.texts["gain.unknown"], ""]
+        beyond = added(finding, self.span)
+        extra = f" {self._say(beyond)}" if beyond else ""
+        lines += [f"**{self._say(bound)}**{extra}" if bound else self.texts["gain.unknown"], ""]
         lines += [f"{self.texts['ui.why']}{self.colon}{self._say(finding.cause)}", ""]
         if finding.confirm is not None:
             lines += [f"{self.texts['ui.confirm']}{self.colon}{self._say(finding.confirm)}", ""]

@@ -20,7 +20,7 @@ from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
 from ascend_perf.reports.texts import Json, pair, safe
-from ascend_perf.reports.verdict import Tile, facts, gain, spread, tiles, verdict
+from ascend_perf.reports.verdict import Tile, added, all_together, facts, gain, spread, tiles, verdict
 
 PAGE_SCHEMA: Final = 1
 """Version of the embedded document; private to the page."""
@@ -70,9 +70,10 @@ def page(payload: Payload) -> dict[str, Json]:
         "ranks": [rank.rank for rank in payload.ranks],
         "focus": _focus(payload),
         "findings": [
-            _finding(finding, payload, origins, gain(finding, span))
+            _finding(finding, payload, origins, gain(finding, span), added(finding, span))
             for finding in payload.findings
         ],
+        "together": _pair(all_together(payload.findings, span)),
         "rules": {code: pair(title) for code, title in payload.rules.items()},
         "judged": [
             {"code": row.code, "verdict": row.verdict, "reason": _pair(row.reason), "ranks": [*row.ranks]}
@@ -134,7 +135,13 @@ def _focus(payload: Payload) -> int | None:
     return seen[0] if seen else None
 
 
-def _finding(finding: Finding, payload: Payload, origins: Mapping[int | None, int | None], bound: Words | None) -> Json:
+def _finding(
+    finding: Finding,
+    payload: Payload,
+    origins: Mapping[int | None, int | None],
+    bound: Words | None,
+    beyond: Words | None,
+) -> Json:
     home, bands = _times(finding, payload, origins)
     return {
         "code": finding.code,
@@ -145,6 +152,7 @@ def _finding(finding: Finding, payload: Payload, origins: Mapping[int | None, in
         "cause": pair(finding.cause),
         "confirm": _pair(finding.confirm),
         "gain": _pair(bound),
+        "added": _pair(beyond),
         "share": finite(finding.share_ratio),
         "ranks": [*finding.ranks],
         "affected": [*finding.affected_ranks],

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, Literal
 
+from ascend_perf.gains import together
 from ascend_perf.model.finding import Finding, Words
 from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
-from ascend_perf.units import Unit, format_bound, format_quantity, significant
+from ascend_perf.units import Unit, amdahl_bound, format_bound, format_quantity, significant
 
 Range = tuple[float, float]
 State = Literal["good", "watch", "bad", "none"]
@@ -29,6 +30,9 @@ MFU_GOOD_RATIO: Final = 0.30
 """Utilisation below which a busy device deserves a look. Source: C-01. Status: assumed."""
 MEMORY_GOOD_RATIO: Final = 0.90
 """Share of the device memory that may be reserved before the allocator is at risk. Status: assumed."""
+
+NOTICEABLE_RATIO: Final = 0.005
+"""Differences between shares of the step below this are not worth a line. Status: assumed."""
 
 UTILISATION_METRICS: Final = ("mfu", "kernel_mfu", "mac_utilisation", "mac_ratio")
 """Metrics that can fill the utilisation tile, best first (with and without `_ratio`)."""
@@ -99,18 +103,43 @@ def gain(finding: Finding, span: Spread | None) -> Words | None:
 
     Over several steps it is said as a share: times of the mean step would not fit the median that the page shows.
     """
-    share = finding.share_ratio
-    if share is None:
+    return None if finding.share_ratio is None else _bounded(finding.share_ratio, span)
+
+
+def added(finding: Finding, span: Spread | None) -> Words | None:
+    """What a finding adds to those before it, where that is less than it could give alone; None where it is not.
+
+    Source:
+        `ascend_perf.gains`.
+    """
+    share, more = finding.share_ratio, finding.added_ratio
+    if share is None or more is None or more >= share - NOTICEABLE_RATIO:
         return None
-    bound = finding.bound_speedup
+    if more < NOTICEABLE_RATIO:
+        return words("gain.nothing_added")
+    return words("gain.added", part=_part(more, span))
+
+
+def all_together(findings: Sequence[Finding], span: Spread | None) -> Words | None:
+    """The bound of all findings together; None where fewer than two have one."""
+    if sum(finding.share_ratio is not None for finding in findings) < 2:
+        return None
+    return words("gain.together", bound=_bounded(together(findings), span))
+
+
+def _bounded(share: float, span: Spread | None) -> Words:
+    bound = amdahl_bound(share)
+    part = _part(share, span)
+    return words("gain.whole", part=part) if bound is None else words(
+        "gain.bound", bound=format_bound(bound), part=part
+    )  # fmt: skip
+
+
+def _part(share: float, span: Spread | None) -> Words:
     if span is None or span.count > 1:
-        part = words("gain.share", share=format_quantity(share, "ratio"))
-    else:
-        step = span.middle
-        part = words("gain.time", time=format_quantity(share * step, "us"), step=format_quantity(step, "us"))
-    if bound is None:
-        return words("gain.whole", part=part)
-    return words("gain.bound", bound=format_bound(bound), part=part)
+        return words("gain.share", share=format_quantity(share, "ratio"))
+    step = span.middle
+    return words("gain.time", time=format_quantity(share * step, "us"), step=format_quantity(step, "us"))
 
 
 def _lead(payload: Payload, span: Spread | None) -> Words:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from ascend_perf.intervals import IntervalSet
 from ascend_perf.units import Better, Unit, amdahl_bound
 
 Cell = str | int | float | bool | None
@@ -67,6 +68,20 @@ class Remedy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Where the time of a finding lies on one rank: `gain_ns` of the intervals `where`, of steps of `whole_ns`."""
+
+    rank: int | None
+    where: IntervalSet
+    gain_ns: float
+    whole_ns: int
+
+    def __post_init__(self) -> None:
+        if self.whole_ns <= 0:
+            raise ValueError("a claim is a part of steps that have a length")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One bottleneck: what, where, how much at most, why we say so, what to do.
 
@@ -94,6 +109,10 @@ class Finding:
     step_ids: tuple[int | None, ...] = ()
     bands: tuple[tuple[int, int], ...] = ()
     """Windows [start_ns, end_ns) to mark in the timeline."""
+    claims: tuple[Claim, ...] = field(default=(), compare=False, repr=False)
+    """Where its time lies, for each rank that loses it; empty when the data do not place it."""
+    added_ratio: float | None = None
+    """Share of the step that it adds to the findings listed before it; None until the list is made (`gains`)."""
 
     def __post_init__(self) -> None:
         if not self.evidence:

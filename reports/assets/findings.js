@@ -75,7 +75,7 @@
       h("span", { class: "number", "aria-hidden": "true" }, number),
       h("div", { class: "card-title" },
         h("h3", null, h("span", { class: "off" }, AP.t("ui.finding_n", { n: number }) + AP.t("ui.colon")), AP.w(finding.title)),
-        h("p", { class: "gain" }, finding.gain ? h("strong", null, AP.w(finding.gain)) : h("span", { class: "muted" }, AP.t("gain.unknown"))),
+        h("p", { class: "gain" }, finding.gain ? [h("strong", null, AP.w(finding.gain)), finding.added && h("span", { class: "muted added" }, AP.w(finding.added))] : h("span", { class: "muted" }, AP.t("gain.unknown"))),
         h("p", { class: "meta" },
           h("span", { class: "severity" }, h("span", { "aria-hidden": "true" }, MARK[finding.severity] + " "), AP.t("severity." + finding.severity)),
           h("span", null, finding.code), said.map(function (text) { return h("span", null, text); }))),
@@ -126,6 +126,7 @@
     return h("section", { id: "findings", class: "part" },
       h("h2", null, AP.t(findings.length ? "ui.first" : "ui.first_none")),
       findings.map(card),
+      AP.data.together && h("p", { class: "together" }, AP.w(AP.data.together)),
       judgedList("clean", "ui.clean_count"),
       judgedList("not_judged", "ui.not_judged_count"));
   };
