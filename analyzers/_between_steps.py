@@ -81,6 +81,7 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
     ]  # fmt: skip
     return finding(
         code, analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="between steps",
+        where=intervals.union(*idle.parts.values()), whole_ns=span.step_ns,
         title=Words(
             f"The device idles {per_step(span, idle.total)} of {step.en} ({format_ratio(share)}) between its steps, "
             f"most of it {where[0]}; the largest part: {main.en}",

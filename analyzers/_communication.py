@@ -111,6 +111,10 @@ class Calls:
         starts, ends = (self.starts, self.ends) if mask is None else (self.starts[mask], self.ends[mask])
         return intervals.merged(starts, ends)
 
+    def exposed(self, mask: Bools | None = None) -> IntervalSet:
+        """When the calls run and nothing computes."""
+        return intervals.difference(self.union(mask), self.busy)
+
     def exposed_union_ns(self, mask: Bools | None = None) -> int:
         """Length of the union of the calls outside of computing."""
         union = self.union(mask)

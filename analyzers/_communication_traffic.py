@@ -96,6 +96,7 @@ def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
     ]  # fmt: skip
     found = finding(
         "N-02", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence,
+        where=calls.exposed(), whole_ns=calls.step_ns,
         title=Words(
             f"{format_ratio(ratio)} of the transfer time goes into small packets; larger ones would save at most "
             f"{per_step(calls, saved)} of {step_words(calls).en} ({format_ratio(share)})",
@@ -168,6 +169,7 @@ def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:
     longest = int(rows[np.argmax(tasks.ints("dur_ns")[rows])])
     found = finding(
         "N-03", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share,
+        where=calls.exposed(), whole_ns=calls.step_ns,
         title=Words(
             f"{len(rows)} transfers are not aligned to {ALIGNMENT_BYTES} bytes; they run {per_step(calls, union)} of "
             f"{step_words(calls).en}, of which at most {format_ratio(share)} of the step could go",

@@ -289,6 +289,7 @@ def _row(
     what = _KINDS[code]
     found = finding(
         code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence, severity=severity,
+        where=calls.exposed(mask), whole_ns=calls.step_ns,
         title=Words(
             f"{per_step(calls, own_ns)} of {step.en} ({format_ratio(share)}) is {what.en} that computing does "
             f"not hide{beside}, most of it {op or 'collectives'} ({_times(int(main.sum()))})",

@@ -73,6 +73,7 @@ def data_loader(trace: Trace, span: Span) -> Verdict:
     idles = ("the device idles", "设备空闲") if has_device else ("nothing else runs", "无其他工作")
     found = finding(
         "D-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="dataloader",
+        where=exposed, whole_ns=span.step_ns,
         title=Words(
             f"The data loader takes {per_step(span, spent)} of {step.en}, and {idles[0]} for {per_step(span, lost)} of "
             f"it ({format_ratio(share)})",
@@ -149,6 +150,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
         )  # fmt: skip
     found = finding(
         "H-06", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="compile", evidence=evidence,
+        where=compiling, whole_ns=span.step_ns,
         title=Words(
             f"{counted(count, 'just-in-time compilation', 'just-in-time compilations')} ({api}) "
             f"{'takes' if count == 1 else 'take'} {per_step(span, spent)} of host time in {step.en} "
@@ -222,6 +224,7 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
     step = span_words(span)
     found = finding(
         "H-07", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="gc",
+        where=collecting, whole_ns=span.step_ns,
         title=Words(
             f"{counted(int(rows.sum()), 'garbage collection stops', 'garbage collections stop')} the host for "
             f"{per_step(span, spent)} of {step.en} "
@@ -261,6 +264,7 @@ def driver_memory(trace: Trace, span: Span) -> Verdict:
     step = span_words(span)
     found = finding(
         "K-04", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="driver memory",
+        where=calling, whole_ns=span.step_ns,
         title=Words(
             f"{counted(int(rows.sum()), 'driver call', 'driver calls')} for memory "
             f"{'takes' if int(rows.sum()) == 1 else 'take'} {per_step(span, spent)} of {step.en} "

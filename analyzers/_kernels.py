@@ -19,6 +19,7 @@ from ascend_perf.analyzers._steps import (
     union_total_ns,
     unions_by_step,
 )
+from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import KERNELS
@@ -130,6 +131,10 @@ class KernelTime:
     def steps(self) -> int:
         """Number of steps, at least 1."""
         return max(1, len(self.windows))
+
+    def where(self, rows: Bools) -> IntervalSet:
+        """When at least one of the kernels runs, inside the steps."""
+        return intervals.union(*unions_by_step(self.trace, self.trace[KERNELS], rows, self.windows))
 
     def union_ns(self, rows: Bools) -> int:
         """Time of the steps in which at least one of the kernels runs."""

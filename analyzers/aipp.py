@@ -304,6 +304,10 @@ def _finding(
             f"DVPP 与 AIPP 可承担 {format_ratio(share)}。",
         ),
         share_ratio=share,
+        where=intervals.union(
+            *(u for s, unions in zip(stages, exposed, strict=True) if s.taker in ("DVPP", "AIPP") for u in unions)
+        ),
+        whole_ns=step_total_ns(trace, windows),
         evidence=evidence,
         vendor=trace.meta.device.kind,
         formula="union(stages that DVPP or AIPP can take over, while the device is idle) / step",

@@ -68,6 +68,7 @@ def _padding(time: KernelTime, found: Attention) -> Finding | None:
     )
     return finding(
         CODE, analyzer=NAME, trace_rank=time.trace.meta.rank, vendor="npu", share_ratio=share, subject="padding",
+        where=time.where(rows), whole_ns=time.whole_ns,
         title=Words(
             f"{time.per_step_count(rows):.4g} fused attention kernels per step do not fill their blocks "
             f"({told}): {format_ns(time.per_step_ns(rows))}, of which at most {format_ratio(mean)} is padding",
@@ -104,6 +105,7 @@ def _pipe(time: KernelTime, found: Attention) -> Finding | None:
     told = ", ".join(f"{name.removesuffix('_ratio')} {value:.2f}" for name, value in ratios if not np.isnan(value))
     return finding(
         CODE, analyzer=NAME, trace_rank=time.trace.meta.rank, vendor="npu", share_ratio=share, subject="pipe",
+        where=time.where(rows), whole_ns=time.whole_ns,
         title=Words(
             f"{time.per_step_count(rows):.4g} fused attention kernels per step ({kind}) are bound by {pipe} "
             f"({ratio:.2f}): {format_ns(time.per_step_ns(rows))}, of which {format_ratio(mean)} could go at most",

@@ -87,6 +87,7 @@ def collective_launch(trace: Trace) -> Result:
     order = np.sort(np.argsort(lost.starts - lost.ends, kind="stable")[:MAX_BANDS])
     found = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, vendor=trace.meta.device.kind,
+        where=lost, whole_ns=idle.span.step_ns,
         evidence=evidence, step_ids=idle.span.step_ids,
         title=Words(
             f"The device idles {per_step(idle.span, total)} of {step_words(idle.span).en} ({format_ratio(share)}) "

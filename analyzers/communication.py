@@ -214,6 +214,7 @@ def _late_peer(
     longest = _longest_waits(own)
     return finding(
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, title=title, share_ratio=share, evidence=evidence,
+        where=own, whole_ns=calls.step_ns,
         subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
         vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO else None,
         formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps",
@@ -316,6 +317,7 @@ def _unnamed(calls: Calls, waiting_ns: int, mask: Bools) -> Finding:
     ]  # fmt: skip
     return finding(
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, subject="peers", ranks=(),
+        where=calls.exposed(known), whole_ns=calls.step_ns,
         title=Words(
             f"At least {per_step(calls, waiting_ns)} of {step.en} ({format_ratio(share)}) are waiting inside "
             f"collectives{moved}",

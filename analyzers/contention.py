@@ -78,6 +78,7 @@ def contention(trace: Trace) -> Result:
     worst = int(rows[np.argmin(slowed)])
     found = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, vendor=trace.meta.device.kind,
+        where=intervals.difference(calls.union(lost > 0), calls.busy), whole_ns=calls.step_ns,
         title=Words(
             f"{len(rows)} transfers beside matrix products run at {format_ratio(ratio)} of the rate without one: "
             f"at most {per_step(calls, total)} of {step_words(calls).en} ({format_ratio(share)})",

@@ -15,7 +15,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import StepWindows, step_windows, unions_by_step
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._utilisation import CUBE_PIPES, VECTOR_PIPES
-from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
+from ascend_perf.model.finding import Claim, Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS
 from ascend_perf.model.trace import Trace
@@ -251,7 +251,8 @@ def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
     span = host_span(trace, data.windows)
     busy = intervals.union(*(union_of(table, _all(table)) for table in (trace[KERNELS], trace[COMM_OPS])))
     union = span.clip(union_of(data.table, rows))
-    exposed = intervals.total(intervals.difference(union, busy)) if rows.any() else 0
+    alone = intervals.difference(union, busy) if rows.any() else intervals.EMPTY
+    exposed = intervals.total(alone)
     share = min(1.0, exposed / span.step_ns) if len(data.windows) and span.step_ns > 0 else None
     if share is None or share < EXPOSED_MIN_RATIO:
         of = format_ratio(share or 0.0)
@@ -265,7 +266,8 @@ def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
         return
     starts = data.table.ints("start_ns")
     inside = rows & (starts != NULL) & intervals.contains(intervals.merged(span.starts, span.ends), starts)
-    yield _copy_finding(trace, data, inside, exposed, share)
+    claim = Claim(rank=trace.meta.rank, where=alone, gain_ns=exposed, whole_ns=span.step_ns)
+    yield _copy_finding(trace, data, inside, claim, share)
     yield Judged(code="D-02", verdict="found")
 
 
@@ -273,8 +275,8 @@ def _all(table: Table) -> Bools:
     return np.ones(len(table), bool)
 
 
-def _copy_finding(trace: Trace, data: _Copies, inside: Bools, exposed: int, share: float) -> Finding:
-    steps = max(1, len(data.windows))
+def _copy_finding(trace: Trace, data: _Copies, inside: Bools, claim: Claim, share: float) -> Finding:
+    steps, exposed = max(1, len(data.windows)), claim.gain_ns
     count = int(inside.sum()) / steps
     sized = inside & (data.size != NULL)
     row = int(np.flatnonzero(inside)[np.argmax(data.duration[inside])])
@@ -324,6 +326,7 @@ def _copy_finding(trace: Trace, data: _Copies, inside: Bools, exposed: int, shar
             "期间没有其他任务执行。",
         ),
         share_ratio=share,
+        claims=(claim,),
         evidence=evidence,
         vendor=trace.meta.device.kind,
         formula="union(H2D copies) minus kernels and collectives / step, with what lies before its first task",

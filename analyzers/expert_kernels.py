@@ -85,6 +85,7 @@ def _one_by_one(time: KernelTime, loop: Loop | None) -> tuple[Finding | None, Ju
     )
     found = finding(
         code, analyzer=NAME, trace_rank=time.trace.meta.rank, share_ratio=share, vendor=time.trace.meta.device.kind,
+        where=time.where(loop.products), whole_ns=time.whole_ns,
         title=Words(
             f"Experts run one by one: {int(count.sum()) / time.steps:.4g} products in {runs:.4g} rows of "
             f"{int(np.median(count))} per step take {format_ns(spent / time.steps)}; {basis.en} they need "
@@ -129,6 +130,7 @@ def _permutation(
     shown = ", ".join(names[:5])
     found = finding(
         code, analyzer=NAME, trace_rank=time.trace.meta.rank, share_ratio=share, vendor=time.trace.meta.device.kind,
+        where=time.where(rows), whole_ns=time.whole_ns,
         title=Words(
             f"Tokens are permuted around the experts in {time.per_step_count(rows):.4g} separate kernels per step "
             f"({shown}): {format_ns(time.per_step_ns(rows))} ({format_ratio(share)} of the step)",

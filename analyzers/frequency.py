@@ -231,6 +231,12 @@ def _joined(unions: list[IntervalSet]) -> IntervalSet:
     return intervals.union(*unions)
 
 
+def _running(time: KernelTime, found: Stretches, rows: Bools) -> IntervalSet:
+    """When kernels run in some of the stretches."""
+    busy = _joined(unions_by_step(time.trace, time.trace[KERNELS], windows=time.windows))
+    return intervals.intersection(intervals.merged(found.starts[rows], found.ends[rows]), busy)
+
+
 def _drop(time: KernelTime, found: Stretches, rows: Bools, reference: Reference) -> Finding | Words:
     """P-01, or why there is none."""
     spent = found.ns(rows)
@@ -248,6 +254,7 @@ def _drop(time: KernelTime, found: Stretches, rows: Bools, reference: Reference)
     busy = int(found.busy_ns.sum())
     return finding(
         "P-01", analyzer=NAME, trace_rank=time.trace.meta.rank, vendor=time.trace.meta.device.kind, share_ratio=share,
+        where=_running(time, found, rows), whole_ns=time.whole_ns,
         title=Words(
             f"The AI cores run at {_hz(mean)} on average, {format_ratio(1 - mean / reference.hertz)} below "
             f"{_hz(reference.hertz)} ({reference.basis.en}), in {format_ratio(spent / busy)} of the kernel time",

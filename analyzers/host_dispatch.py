@@ -200,6 +200,7 @@ def _free(
         )  # fmt: skip
     found = finding(
         "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free", evidence=evidence,
+        where=_unclaimed(idle, claimed, lost), whole_ns=span.step_ns,
         title=Words(
             f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{ending[0]}",
             f"{step.zh} 中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{ending[1]}",
@@ -209,6 +210,12 @@ def _free(
         cause=_free_cause(trace, idle, main),
     )  # fmt: skip
     return found, Judged(code="H-01", verdict="found")
+
+
+def _unclaimed(idle: Idle, claimed: set[str], lost: IntervalSet) -> IntervalSet:
+    """The idle time that is left to row H-01."""
+    free = intervals.union(*(idle.parts[cause] for cause in Cause if _row_of(cause) not in claimed))
+    return intervals.difference(free, lost)
 
 
 def _exported_free(trace: Trace) -> Verdict:
@@ -362,6 +369,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
     by = f"{name} ({api})" if name != api else name
     found = finding(
         "H-05", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="sync", evidence=evidence,
+        where=idle.parts[Cause.SYNC], whole_ns=idle.span.step_ns,
         title=Words(
             f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
             f"device then idles {per_step(idle.span, spent)} "
@@ -413,6 +421,7 @@ def _launch_blocking(trace: Trace, idle: Idle | None) -> Verdict:
     by = next(iter(env), None)
     found = finding(
         "H-04", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="launch blocking",
+        where=None if idle is None else idle.gaps, whole_ns=None if idle is None else idle.span.step_ns,
         title=Words(
             f"{by} is set: every launch waits for its task to end" if by is not None
             else f"{format_ratio(ratio or 0)} of {launches} launches are followed by a synchronisation at once: "

@@ -311,6 +311,8 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
             f"{format_ns(time.per_step_ns(rows))}：只有减少搬运量才有效。",
         ),
         share_ratio=share,
+        where=time.where(rows),
+        whole_ns=time.whole_ns,
         evidence=[
             Evidence(
                 name=Words("achieved memory rate of the longest one", "最长算子的实际带宽"),
@@ -361,6 +363,8 @@ def _bound_finding(
             f"理论上至多可减少 {format_ratio(mean_loss)}。",
         ),
         share_ratio=touched,
+        where=time.where(rows),
+        whole_ns=time.whole_ns,
         evidence=[*extra, *time.evidence(rows, Words("such kernels", "此类算子"))],
         vendor="npu",
         bands=time.bands(rows),

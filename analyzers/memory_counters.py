@@ -123,6 +123,7 @@ def _slow(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
     middle = float(np.median(rate[rows]))
     yield finding(
         "M-02", analyzer=NAME, trace_rank=time.trace.meta.rank, vendor="npu", share_ratio=share,
+        where=time.where(rows), whole_ns=time.whole_ns,
         title=Words(
             f"{time.per_step_count(rows):.4g} vector kernels per step load or store all the time but move only "
             f"{format_quantity(middle, 'bytes_per_s')} (median): {format_ns(time.per_step_ns(rows))}, of which "
@@ -275,6 +276,7 @@ def _conflicts(time: KernelTime) -> Iterator[Finding | Judged]:
     name = kernels.text("op_type")[row] or kernels.text("name")[row] or "?"
     yield finding(
         "M-04", analyzer=NAME, trace_rank=time.trace.meta.rank, vendor="npu", share_ratio=share,
+        where=time.where(rows), whole_ns=time.whole_ns,
         title=Words(
             f"{time.per_step_count(rows):.4g} vector kernels per step ({name[:60]}) spend {format_ratio(mean)} of "
             f"{format_ns(time.per_step_ns(rows))} in conflicts of the unified buffer",

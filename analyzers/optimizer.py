@@ -57,12 +57,14 @@ def optimizer(trace: Trace) -> Result:
             return Result(judged=(Judged(code="C-14", verdict="not_judged", reason=reason),))
         launched = _issued(trace)
         inside: Bools = intervals.contains(phase, launched) & (launched != NULL)
-        share = _steps.share_of_steps(trace, kernels, inside) or 0.0
+        where = intervals.union(*_steps.unions_by_step(trace, kernels, inside, windows))
+        share = min(1.0, intervals.total(where) / whole) if whole else 0.0
         names, durations = kernels.text("name"), kernels.ints("dur_ns")
         unit = Words("kernels launched by the optimizer, per step", "优化器每步下发的 Kernel 数")
     else:
         ops = trace[HOST_OPS]
         inside = intervals.contains(phase, ops.ints("start_ns"))
+        where = phase
         share = intervals.total(phase) / whole if whole else 0.0
         names, durations = ops.text("name"), ops.ints("dur_ns")
         unit = Words("operators called by the optimizer, per step", "优化器每步调用的算子数")
@@ -85,6 +87,8 @@ def optimizer(trace: Trace) -> Result:
             f"优化器每步耗时 {format_ns(time_ns)}（占 {format_ratio(share)}），由 {text} 次小调用组成。",
         ),
         share_ratio=min(1.0, share),
+        where=where,
+        whole_ns=whole,
         evidence=(
             Evidence(
                 name=Words("optimizer phase per step", "每步优化器阶段耗时"),

@@ -65,6 +65,7 @@ def sequences(trace: Trace) -> Result:
     step = step_words(idle.span)
     finding_ = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind, share_ratio=share,
+        where=found.lost, whole_ns=idle.span.step_ns,
         title=Words(
             f"Repeated sequences of short kernels ({counted(len(found.repeats), 'kind', 'kinds')}, {count:.4g} times "
             f"per step) run {format_ratio(busy / wall)} of their time: the device waits {per_step(idle.span, lost)} of "

@@ -84,6 +84,7 @@ def _finding(trace: Trace, idle: Idle, queue: Queue) -> Finding:
     )
     return finding(
         "H-02", analyzer=NAME, trace_rank=trace.meta.rank, vendor="npu", share_ratio=share, subject=queue.state,
+        where=queue.lost, whole_ns=span.step_ns,
         title=Words(
             f"{what.en}: the device idles {per_step(span, lost)} of {step.en} ({format_ratio(share)}) meanwhile",
             f"{what.zh}：{step.zh} 设备在此期间空闲 {per_step(span, lost)}（{format_ratio(share)}）",

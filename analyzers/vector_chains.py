@@ -65,6 +65,7 @@ def vector_chains(trace: Trace) -> Result:
     first = int(chains.rows[chains.firsts[best]])
     found = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind, share_ratio=touched,
+        where=time.where(rows), whole_ns=time.whole_ns,
         title=Words(
             f"Element-wise kernels of equal shapes follow each other ({len(chains) / time.steps:.4g} times per step, "
             f"{time.per_step_count(rows):.4g} kernels) and pass their tensors through memory: "
