@@ -67,7 +67,7 @@ class _Writer:
             return [*lines, self._say(verdict(self.payload).main), ""]
         for number, finding in enumerate(self.payload.findings, 1):
             lines += self._finding(number, finding)
-        whole = all_together(self.payload.findings, self.span)
+        whole = all_together(self.payload.findings)
         return [*lines, self._say(whole), ""] if whole else lines
 
     def _finding(self, number: int, finding: Finding) -> list[str]:
@@ -75,7 +75,7 @@ class _Writer:
         about = f"`{finding.code}` · {severity}{self._ranks(finding)}"
         lines = [f"### {number}. {self._say(finding.title)}", "", about, ""]
         bound = gain(finding, self.span)
-        beyond = added(finding, self.span)
+        beyond = added(finding)
         extra = f" {self._say(beyond)}" if beyond else ""
         lines += [f"**{self._say(bound)}**{extra}" if bound else self.texts["gain.unknown"], ""]
         lines += [f"{self.texts['ui.why']}{self.colon}{self._say(finding.cause)}", ""]

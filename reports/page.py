@@ -70,10 +70,10 @@ def page(payload: Payload) -> dict[str, Json]:
         "ranks": [rank.rank for rank in payload.ranks],
         "focus": _focus(payload),
         "findings": [
-            _finding(finding, payload, origins, gain(finding, span), added(finding, span))
+            _finding(finding, payload, origins, gain(finding, span), added(finding))
             for finding in payload.findings
         ],
-        "together": _pair(all_together(payload.findings, span)),
+        "together": _pair(all_together(payload.findings)),
         "rules": {code: pair(title) for code, title in payload.rules.items()},
         "judged": [
             {"code": row.code, "verdict": row.verdict, "reason": _pair(row.reason), "ranks": [*row.ranks]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Literal
 
-from ascend_perf.gains import together
+from ascend_perf.gains import NOTICEABLE_RATIO, together
 from ascend_perf.model.finding import Finding, Words
 from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
@@ -30,9 +30,6 @@ MFU_GOOD_RATIO: Final = 0.30
 """Utilisation below which a busy device deserves a look. Source: C-01. Status: assumed."""
 MEMORY_GOOD_RATIO: Final = 0.90
 """Share of the device memory that may be reserved before the allocator is at risk. Status: assumed."""
-
-NOTICEABLE_RATIO: Final = 0.005
-"""Differences between shares of the step below this are not worth a line. Status: assumed."""
 
 UTILISATION_METRICS: Final = ("mfu", "kernel_mfu", "mac_utilisation", "mac_ratio")
 """Metrics that can fill the utilisation tile, best first (with and without `_ratio`)."""
@@ -106,25 +103,24 @@ def gain(finding: Finding, span: Spread | None) -> Words | None:
     return None if finding.share_ratio is None else _bounded(finding.share_ratio, span)
 
 
-def added(finding: Finding, span: Spread | None) -> Words | None:
+def added(finding: Finding) -> Words | None:
     """What a finding adds to those before it, where that is less than it could give alone; None where it is not.
 
     Source:
         `ascend_perf.gains`.
     """
-    share, more = finding.share_ratio, finding.added_ratio
-    if share is None or more is None or more >= share - NOTICEABLE_RATIO:
+    if finding.added_ratio is None or not finding.is_overlapped:
         return None
-    if more < NOTICEABLE_RATIO:
+    if finding.added_ratio < NOTICEABLE_RATIO:
         return words("gain.nothing_added")
-    return words("gain.added", part=_part(more, span))
+    return words("gain.added", share=format_quantity(finding.added_ratio, "ratio"))
 
 
-def all_together(findings: Sequence[Finding], span: Spread | None) -> Words | None:
+def all_together(findings: Sequence[Finding]) -> Words | None:
     """The bound of all findings together; None where fewer than two have one."""
     if sum(finding.share_ratio is not None for finding in findings) < 2:
         return None
-    return words("gain.together", bound=_bounded(together(findings), span))
+    return words("gain.together", bound=_bounded(together(findings), None))
 
 
 def _bounded(share: float, span: Spread | None) -> Words:

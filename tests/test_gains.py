@@ -47,10 +47,29 @@ def test_a_part_of_a_kernel_leaves_the_rest_to_others() -> None:
     assert added(first, second) == [0.25, 0.25]
 
 
-def test_ranks_have_clocks_of_their_own_and_the_most_counts() -> None:
+def test_ranks_have_clocks_of_their_own() -> None:
     first = finding("A", 0.5, claim(0, [(0, 30)], 30))
-    second = finding("B", 0.3, claim(0, [(0, 18)], 18), claim(1, [(0, 12)], 12), ranks=(0, 1))
-    assert added(first, second) == [0.5, 0.2]
+    second = finding("B", 0.3, claim(0, [(30, 48)], 18), claim(1, [(0, 12)], 12), ranks=(0, 1))
+    # Rank 0: 30 + 18 of 60 ns; rank 1 only 12.
+    assert added(first, second) == [0.5, 0.3]
+
+
+def test_another_rank_raises_the_bound_only_beyond_the_first() -> None:
+    first = finding("A", 0.5, claim(0, [(0, 30)], 30))
+    second = finding("B", 0.4, claim(1, [(0, 24)], 24), ranks=(1,))
+    third = finding("C", 0.2, claim(1, [(24, 36)], 12), ranks=(1,))
+    listed = with_added([first, second, third])
+    assert [round(f.added_ratio or 0, 9) for f in listed] == [0.5, 0.0, 0.1]
+    assert [f.is_overlapped for f in listed] == [False, True, True]
+
+
+def test_time_between_the_steps_is_part_of_the_whole() -> None:
+    # 30 of a step of 60 ns, and 20 of 80 ns with what lies before it: 50 of 80 together.
+    first = finding("A", 0.5, claim(0, [(20, 50)], 30))
+    second = finding("B", 0.25, claim(0, [(0, 20)], 20, whole_ns=80))
+    listed = with_added([first, second])
+    assert [f.added_ratio for f in listed] == [0.375, 0.25]
+    assert [f.is_overlapped for f in listed] == [False, False]
 
 
 def test_what_is_not_placed_takes_what_the_step_has_left() -> None:
@@ -58,12 +77,12 @@ def test_what_is_not_placed_takes_what_the_step_has_left() -> None:
     assert added(first, finding("B", None), finding("C", 0.5)) == [0.7, None, 0.3]
 
 
-def test_all_together_never_more_than_the_step_though_ranks_differ() -> None:
+def test_ranks_do_not_add_up() -> None:
     first = finding("A", 0.7, claim(0, [(0, 42)], 42))
     second = finding("B", 0.6, claim(1, [(0, 36)], 36), ranks=(1,))
     listed = with_added([first, second])
-    assert [f.added_ratio for f in listed] == [0.7, 1 - 0.7]
-    assert together(listed) == 1.0
+    assert [f.added_ratio for f in listed] == [0.7, 0.0]
+    assert together(listed) == 0.7
 
 
 def test_a_finding_that_gave_a_part_to_another_claims_less() -> None:
@@ -105,4 +124,4 @@ def test_like_counting_each_nanosecond(parts: list[tuple[list[tuple[int, int]], 
     listed = with_added(findings)
     assert np.allclose([f.added_ratio or 0.0 for f in listed], expected, atol=1e-9)
     assert together(listed) <= 1.0
-    assert all((f.added_ratio or 0) <= (f.share_ratio or 0) for f in listed)
+    assert all((f.added_ratio or 0) <= (f.share_ratio or 0) + 1e-9 for f in listed)

@@ -112,7 +112,9 @@ class Finding:
     claims: tuple[Claim, ...] = field(default=(), compare=False, repr=False)
     """Where its time lies, for each rank that loses it; empty when the data do not place it."""
     added_ratio: float | None = None
-    """Share of the step that it adds to the findings listed before it; None until the list is made (`gains`)."""
+    """By how much it raises the bound of the findings listed before it, in shares of the step; see `gains`."""
+    is_overlapped: bool = False
+    """Whether that is less than it could give alone: earlier findings touch the same time, or weigh on other ranks."""
 
     def __post_init__(self) -> None:
         if not self.evidence:
