@@ -15,10 +15,12 @@ from typing import Final, Literal
 
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Claim, Evidence, Finding, Remedy, Severity, Words, severity_of
+from ascend_perf.units import Unit, format_quantity
 
 Vendor = Literal["npu", "gpu", "cpu"]
 Lang = Literal["en", "zh"]
 Mark = Literal["S", "M", "I"]
+Status = Literal["source", "measured", "inferred", "assumed"]
 
 VENDORS: Final[tuple[Vendor, ...]] = ("npu", "gpu", "cpu")
 
@@ -28,6 +30,17 @@ MARKS: Final[dict[str, Words]] = {
     "I": Words("inferred, or a rule of thumb: a starting value, not a limit", "推断或经验值，仅作起点"),
 }
 """What the evidence mark of a row's threshold says."""
+
+STATUSES: Final[dict[Status, Words]] = {
+    "source": Words("taken from a source", "取自来源"),
+    "measured": Words("measured by us", "由我们实测"),
+    "inferred": Words("inferred from a source", "由来源推断"),
+    "assumed": Words("assumed", "假定"),
+}
+"""Where the value of one threshold comes from."""
+
+LIMIT_UNITS: Final[tuple[Unit, ...]] = ("ratio", "ns", "bytes", "count", "x", "hertz", "none")
+"""Units that a threshold may have: `x` is how many times as much, `none` a plain number."""
 
 _LINE_WIDTH: Final = 100
 _LAST_NARROW: Final = "\u2e7f"
@@ -53,6 +66,36 @@ class RuleRemedy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A threshold as the table states it: its default, and where that comes from."""
+
+    name: str
+    value: int | float
+    unit: Unit
+    status: Status
+    source: str
+    """Where the value was read or inferred from, in English; empty where it was only assumed."""
+    text: Words
+    """What it does, in one sentence."""
+    least: int | float = 0
+    """Smallest value that makes sense; 0 allows everything that the unit allows."""
+    rows: tuple[str, ...] = ()
+    """Other rows that the same threshold rules."""
+
+    @property
+    def shown(self) -> str:
+        """The default as a user file would state it, with how reports write it where that differs."""
+        return shown_value(self.value, self.unit)
+
+
+def shown_value(value: float, unit: Unit) -> str:
+    """`0.05 (5 %)`: a threshold as a user file states it, then as reports write it; once where both are equal."""
+    plain = f"{value:.12g}" if isinstance(value, float) else str(value)
+    written = format_quantity(value, unit) if unit not in ("count", "none", "x") else plain
+    return plain if written == plain else f"{plain} ({written})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule:
     """A row of the troubleshooting table. `severity` holds while the share of the step is unknown."""
 
@@ -69,6 +112,8 @@ class Rule:
     """Evidence mark of the threshold, a key of `MARKS`."""
     sources: tuple[str, ...]
     """Repository, then path inside it; or the name of a document."""
+    thresholds: tuple[Limit, ...] = ()
+    """What decides whether, and how, the row speaks; a user file may state other values."""
 
     @property
     def source(self) -> str:
@@ -88,6 +133,26 @@ def rule(code: str) -> Rule:
 def rule_codes() -> tuple[str, ...]:
     """Every id of the table, group by group."""
     return tuple(code for group in groups() for code in _group(group))
+
+
+def limit(code: str, name: str) -> Limit:
+    """A threshold of a row.
+
+    Raises:
+        KeyError: the table has no such row, or the row no such threshold.
+    """
+    return _limits(code)[name]
+
+
+def limits_of(code: str) -> tuple[tuple[str, Limit], ...]:
+    """The thresholds that rule a row, each with the row that it belongs to: its own first, then shared ones.
+
+    Raises:
+        KeyError: the table has no such row.
+    """
+    own = [(code, item) for item in rule(code).thresholds]
+    shared = [(other, item) for other in rule_codes() for item in rule(other).thresholds if code in item.rows]
+    return (*own, *shared)
 
 
 def groups() -> tuple[str, ...]:
@@ -204,6 +269,8 @@ _LABELS: Final[dict[str, Words]] = {
     "remedies": Words("What to do", "优化建议"),
     "effect": Words("Effect", "效果"),
     "threshold": Words("Threshold", "阈值依据"),
+    "thresholds": Words("Thresholds, which a user file may override", "阈值（可用用户规则文件覆盖）"),
+    "of": Words("of row", "属于"),
     "source": Words("Source", "来源"),
     "severity": Words("severity while the share of the step is unknown", "占比未知时的级别"),
 }
@@ -233,8 +300,23 @@ def explain(code: str, lang: Lang) -> str:
         lines += [f"       {line}" for line in remedy.code.splitlines()]
     lines += _block(_say(_LABELS["effect"], lang), _say(row.effect, lang))
     lines += _block(_say(_LABELS["threshold"], lang), f"{row.mark}: {_say(MARKS[row.mark], lang)}")
+    if limits := limits_of(code):
+        lines += ["", _say(_LABELS["thresholds"], lang)]
+        for owner, item in limits:
+            lines += _limit_lines(item, None if owner == code else owner, lang)
     lines += ["", _say(_LABELS["source"], lang), *(f"  {source}" for source in row.sources)]
     return "\n".join(lines) + "\n"
+
+
+def _limit_lines(item: Limit, owner: str | None, lang: Lang) -> list[str]:
+    colon = ": " if lang == "en" else "："
+    of = "" if owner is None else f"  [{_say(_LABELS['of'], lang)} {owner}]"
+    origin = _say(STATUSES[item.status], lang) + (f"{colon}{item.source}" if item.source else "")
+    return [
+        f"  {item.name}: {item.shown}{of}",
+        *_wrapped(_say(item.text, lang), first="    ", rest="    "),
+        *_wrapped(origin, first="    ", rest="    "),
+    ]
 
 
 def _say(words: Words, lang: Lang) -> str:
@@ -279,6 +361,11 @@ def _group(letter: str) -> dict[str, Rule]:
     return {item.code: item for item in rules}
 
 
+@cache
+def _limits(code: str) -> dict[str, Limit]:
+    return {item.name: item for item in rule(code).thresholds}
+
+
 def _parse(row: dict[str, object]) -> Rule:
     unknown = set(row) - {*Rule.__dataclass_fields__} - {"id"}
     if unknown:
@@ -286,8 +373,8 @@ def _parse(row: dict[str, object]) -> Rule:
     mark = row["mark"]
     if mark not in MARKS:
         raise ValueError(f"rule {row['id']}: no such evidence mark: {mark}")
-    remedies, sources = row["remedies"], row["sources"]
-    assert isinstance(remedies, list) and isinstance(sources, list)
+    remedies, sources, thresholds = row["remedies"], row["sources"], row.get("thresholds", [])
+    assert isinstance(remedies, list) and isinstance(sources, list) and isinstance(thresholds, list)
     return Rule(
         code=str(row["id"]),
         severity=Severity(row["severity"]),
@@ -299,7 +386,22 @@ def _parse(row: dict[str, object]) -> Rule:
         effect=_words(row["effect"]),
         mark=mark,  # type: ignore[arg-type] # checked above
         sources=tuple(str(item) for item in sources),
+        thresholds=tuple(_limit(_mapping(item)) for item in thresholds),
     )
+
+
+def _limit(item: dict[str, object]) -> Limit:
+    unknown = set(item) - {"name", "value", "unit", "status", "source", "least", "rows", "en", "zh"}
+    value, unit, status, rows = item["value"], item["unit"], item["status"], item.get("rows", [])
+    least = item.get("least", 0)
+    if unknown or unit not in LIMIT_UNITS or status not in STATUSES or not isinstance(rows, list):
+        raise ValueError(f"threshold {item.get('name')}: {sorted(unknown) or (unit, status, rows)}")
+    if not isinstance(value, int | float) or not isinstance(least, int | float):
+        raise ValueError(f"threshold {item['name']}: not a number")
+    return Limit(
+        name=str(item["name"]), value=value, unit=unit, status=status, source=str(item.get("source", "")),
+        text=Words(str(item["en"]), str(item["zh"])), least=least, rows=tuple(str(row) for row in rows),
+    )  # fmt: skip
 
 
 def _remedy(item: dict[str, object]) -> RuleRemedy:
