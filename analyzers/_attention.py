@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.table import Bools, Floats, Ints, Table, Text
 from ascend_perf.ops.flops import Shape, parse_shapes
 
@@ -17,11 +18,11 @@ HEAD_MULTIPLE: Final = 64
 LENGTH_MULTIPLE: Final = 128
 """Lengths of a multiple of this fill their blocks. Status: vendor (advisor, aicore_performance)."""
 PIPE_LIMITS: Final = {
-    "aic_mte2_ratio": 0.80, "aiv_mte2_ratio": 0.80, "aic_fixpipe_ratio": 0.75, "aiv_vec_ratio": 0.75,
-}  # fmt: skip
-"""From these ratios on a pipe bounds fused attention. Status: vendor (advisor, aicore_performance)."""
-LOSS_MIN_RATIO: Final = 0.05
-"""Kernels that lose less than this part of their time are not worth a change. Status: assumed."""
+    f"{pipe}_ratio": threshold("C-05", f"min_{pipe}_ratio")
+    for pipe in ("aic_mte2", "aiv_mte2", "aic_fixpipe", "aiv_vec")
+}
+"""From these ratios on a pipe bounds fused attention."""
+LOSS_MIN_RATIO: Final = threshold("C-05", "min_loss_ratio")
 
 _FUSED: Final = re.compile(r"^(Flash|FusedInfer|Prompt|Incre)\w*Attention", re.IGNORECASE)
 _DECODE: Final = re.compile(r"^Incre", re.IGNORECASE)
@@ -83,7 +84,7 @@ def attention_of(kernels: Table) -> Attention:
         padding[row] = known[key]
     bounding, slack = _bounds(kernels, rows)
     return Attention(
-        is_attention=rows, misaligned=padding >= LOSS_MIN_RATIO, padding=padding, bounding=bounding, slack=slack,
+        is_attention=rows, misaligned=padding >= LOSS_MIN_RATIO.value, padding=padding, bounding=bounding, slack=slack,
         has_shapes=bool((shapes.codes[rows] >= 0).any()) if rows.any() else False,
         has_pipes=any(not np.isnan(kernels.floats(name)[rows]).all() for name in PIPE_LIMITS) if rows.any() else False,
     )  # fmt: skip
@@ -170,7 +171,7 @@ def _bounds(kernels: Table, rows: Bools) -> tuple[Ints, Floats]:
     for number, (name, limit) in enumerate(PIPE_LIMITS.items()):
         place = _PIPES.index(name)
         # The busiest pipe alone can bound: a cube that is busier still is doing its work.
-        bound = at[(busiest == place) & (stack[place] >= limit) & (left >= LOSS_MIN_RATIO)]
+        bound = at[(busiest == place) & (stack[place] >= limit.value) & (left >= LOSS_MIN_RATIO.value)]
         bounding[bound] = number
     slack[at] = np.where(bounding[at] >= 0, left, 0.0)
     return bounding, slack

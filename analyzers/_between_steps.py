@@ -14,13 +14,13 @@ from ascend_perf.analyzers._idle import CAUSES, Cause, Span, causes_of, device_s
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of
 from ascend_perf.analyzers._steps import StepWindows
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Words
 from ascend_perf.model.trace import Trace
 from ascend_perf.units import format_ratio
 
-MIN_IDLE_NS: Final = 1_000_000
-"""Idle time between two steps up to this is the latency of a first launch and of the step's marker. Status: assumed."""
+MIN_IDLE_NS: Final = threshold("H-01", "min_idle_between_steps_ns")
 MAX_BANDS: Final = 4
 
 
@@ -53,7 +53,7 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
     """
     idle = _between(trace, windows, span, claimed)
     share = share_of(span, idle.total)
-    if share < MIN_SHARE_RATIO or idle.total < MIN_IDLE_NS * span.steps:
+    if share < MIN_SHARE_RATIO.value or idle.total < MIN_IDLE_NS.value * span.steps:
         return None
     code = "D-01" if idle.before >= idle.after else "H-01"
     causes = sorted(idle.parts, key=lambda cause: -intervals.total(idle.parts[cause]))

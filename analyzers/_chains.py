@@ -10,18 +10,15 @@ import numpy as np
 
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._steps import membership
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.ops.classify import KernelClass
 from ascend_perf.ops.flops import parse_shapes
 
-LOADS_MIN_RATIO: Final = 0.7
-"""MTE2 or MTE3 from which a vector kernel moves data most of the time. Status: vendor (advisor, aicore_performance).
-
-The vendor's other limit, a sum of vec, MTE2 and MTE3 above 0.9, says nothing: pipes of one kernel overlap.
-"""
-MOVING_MIN_RATIO: Final = 0.5
-"""Part of a chain's time in kernels that move data, from which the chain is one of memory traffic. Status: assumed."""
+LOADS_MIN_RATIO: Final = threshold("C-06", "min_moving_pipe_ratio")
+"""The vendor's other limit, a sum of vec, MTE2 and MTE3 above 0.9, says nothing: pipes of one kernel overlap."""
+MOVING_MIN_RATIO: Final = threshold("C-06", "min_moving_time_ratio")
 
 _CHAINED: Final = frozenset({KernelClass.ELEMENTWISE.value, KernelClass.CAST.value})
 
@@ -75,7 +72,7 @@ def chains_of(time: KernelTime, classes: Text, claimed: Bools) -> Chains:
     duration = time.duration[rows].astype(float)
     total = np.bincount(chain[member], duration[member], len(heads))
     moving = np.bincount(chain[member], (duration * _moves(time)[rows])[member], len(heads))
-    kept = (lengths >= 2) & (total > 0) & (moving >= MOVING_MIN_RATIO * total)
+    kept = (lengths >= 2) & (total > 0) & (moving >= MOVING_MIN_RATIO.value * total)
     if not kept.any():
         return _none()
     taken = member & kept[chain]
@@ -98,7 +95,7 @@ def _moves(time: KernelTime) -> Floats:
         return np.ones(len(kernels))
     with np.errstate(invalid="ignore"):
         loads = np.fmax(kernels.floats("aiv_mte2_ratio"), kernels.floats("aiv_mte3_ratio"))
-        return (loads >= LOADS_MIN_RATIO).astype(float)
+        return (loads >= LOADS_MIN_RATIO.value).astype(float)
 
 
 def _first_shape(text: str) -> str | None:

@@ -9,13 +9,13 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._idle import Cause, Idle, union_of
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import COMM_OPS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
 
-MIN_RATIO: Final = 0.03
-"""Idle time before collectives from which it matters. Source: row H-01 (a look from 3 %). Status: vendor."""
+MIN_RATIO: Final = threshold("N-12", "min_idle_ratio")
 
 _API: Final = re.compile(r"^hccl|^hcom", re.IGNORECASE)
 _ISSUING: Final = (Cause.LAUNCH, Cause.OP, Cause.PYTHON, Cause.NOTHING, Cause.DEVICE)
@@ -42,4 +42,4 @@ def issuing(trace: Trace, idle: Idle) -> IntervalSet:
     before = intervals.merged(idle.gaps.starts[ends_here], idle.gaps.ends[ends_here])
     host = intervals.union(*(idle.parts[cause] for cause in _ISSUING))
     lost = intervals.intersection(intervals.intersection(before, inside), host)
-    return lost if intervals.total(lost) >= MIN_RATIO * idle.span.step_ns else EMPTY
+    return lost if intervals.total(lost) >= MIN_RATIO.value * idle.span.step_ns else EMPTY

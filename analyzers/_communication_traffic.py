@@ -11,6 +11,7 @@ from ascend_perf.analyzers._communication import Calls, call_of_rows, is_move, n
 from ascend_perf.analyzers._communication_tables import packets_in_steps
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
 from ascend_perf.model.table import NULL, Bools, Floats, Table
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS
@@ -19,21 +20,16 @@ from ascend_perf.units import format_ratio
 
 NAME: Final = "communication"
 
-SMALL_PACKET_BYTES: Final = {"RDMA": 1_000_000, "ROCE": 1_000_000}
-"""Packets below this are small on RDMA. Source: msprof-analyze, rules/en/packet.yaml. Status: vendor."""
-SMALL_SDMA_BYTES: Final = 16_000_000
-"""Packets below this are small on the links of SDMA (HCCS, PCIE, SIO). Source: as above. Status: vendor."""
-MIN_PACKET_RATIO: Final = 0.03
-"""What larger packets would save matters from this share of the step. Status: assumed (medium severity)."""
+SMALL_RDMA_BYTES: Final = threshold("N-02", "small_rdma_bytes")
+SMALL_SDMA_BYTES: Final = threshold("N-02", "small_sdma_bytes")
+MIN_PACKET_RATIO: Final = threshold("N-02", "min_share_ratio")
 ALIGNMENT_BYTES: Final = 512
 """Sizes of SDMA transfers should be multiples of it. Source: msprof-analyze, byte_alignment.yaml. Status: vendor."""
-MIN_UNALIGNED_RATIO: Final = 0.01
-"""Unaligned transfers matter from this share of the step. Status: assumed."""
+MIN_UNALIGNED_RATIO: Final = threshold("N-03", "min_share_ratio")
 
 LIKE_SIZE: Final = 4
 """Transfers up to so many times larger or smaller are compared. Status: assumed."""
-MIN_ALIGNED: Final = 8
-"""Fewer aligned transfers tell no rate. Status: assumed."""
+MIN_ALIGNED: Final = threshold("N-03", "min_aligned")
 
 
 def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
@@ -54,14 +50,15 @@ def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
         if calls.trace.meta.device.kind == "gpu":
             missing = Words("NCCL kernels carry no packet sizes", "NCCL Kernel 不带包大小")
         return None, Judged(code="N-02", verdict="not_judged", reason=missing)
-    limit = packets.text("transport").numbers(lambda name: float(SMALL_PACKET_BYTES.get(name, SMALL_SDMA_BYTES)))
-    small = packets.ints("packet_bytes") < np.where(np.isnan(limit), SMALL_SDMA_BYTES, limit)
+    rdma, sdma = SMALL_RDMA_BYTES.value, SMALL_SDMA_BYTES.value
+    limit = packets.text("transport").numbers(lambda name: rdma if name in ("RDMA", "ROCE") else sdma)
+    small = packets.ints("packet_bytes") < np.where(np.isnan(limit), sdma, limit)
     small &= times != NULL
     ratio = int(times[small].sum()) / spent
     need = _time_at_best_rate(packets)
     saved = min(_saved_ns(calls, packets, small, need), calls.exposed_union_ns())
     share = share_of(calls, saved)
-    if share < MIN_PACKET_RATIO:
+    if share < MIN_PACKET_RATIO.value:
         return None, Judged(
             code="N-02", verdict="clean",
             reason=Words(
@@ -158,7 +155,7 @@ def unaligned(calls: Calls) -> tuple[Finding | None, Judged]:
     union = _exposed_ns(calls, tasks, odd)
     slower = _slower_ratio(tasks, odd)
     share = share_of(calls, union * (1.0 if slower is None else slower))
-    if share < MIN_UNALIGNED_RATIO:
+    if share < MIN_UNALIGNED_RATIO.value:
         note = Words(
             f"{int(odd.sum())} transfers are not aligned to {ALIGNMENT_BYTES} bytes; that costs at most "
             f"{format_ratio(share)} of the step",
@@ -210,7 +207,7 @@ def _slower_ratio(tasks: Table, odd: Bools) -> float | None:
     middle = float(np.median(sizes[odd]))
     like = (sizes >= middle / LIKE_SIZE) & (sizes <= middle * LIKE_SIZE) & (sizes % ALIGNMENT_BYTES == 0)
     like &= is_move(tasks) & tasks.text("transport").equals("SDMA") & ~tasks.text("link").equals("ON_CHIP")
-    if int(like.sum()) < MIN_ALIGNED:
+    if int(like.sum()) < MIN_ALIGNED.value:
         return None
     slow, fast = (float(sizes[rows].sum()) / max(1, int(times[rows].sum())) for rows in (odd, like))
     return max(0.0, 1 - slow / fast) if fast else None

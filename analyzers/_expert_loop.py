@@ -11,6 +11,7 @@ import numpy as np
 from ascend_perf.analyzers._expert_load import is_grouped, tokens_of
 from ascend_perf.analyzers._group_kinds import kind_of_label
 from ascend_perf.analyzers._kernels import KernelTime
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.roofline import floor_ns
 from ascend_perf.device.specs import spec_for
 from ascend_perf.model.table import NULL, Bools, Ints, Text
@@ -19,16 +20,11 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import KernelClass
 from ascend_perf.ops.flops import work_of
 
-MIN_EXPERTS: Final = 4
-"""Fewer products in a row may be the projections of one layer (query, key, value). Status: assumed."""
-MIN_UNIFORM: Final = 8
-"""So many products of one shape with nothing between them are no layers: an activation parts those.
-
-Status: assumed."""
+MIN_EXPERTS: Final = threshold("E-02", "min_experts")
+MIN_UNIFORM: Final = threshold("E-02", "min_uniform")
 MAX_BETWEEN: Final = 12
 """Kernels between two products of neighbouring experts at most. Status: assumed."""
-MIN_RUNS: Final = 2
-"""Rows of experts per step: "several times per layer". Source: troubleshooting table E-02. Status: assumed."""
+MIN_RUNS: Final = threshold("E-02", "min_runs")
 
 _ROUTER: Final = re.compile(r"moe|top_?k", re.IGNORECASE)
 
@@ -80,7 +76,7 @@ def loop_of(time: KernelTime, classes: Text) -> Loop | None:
     candidates = order[(matmul & (weights.codes >= 0) & ~np.isnan(tokens))[order]]
     for code in np.unique(weights.codes[candidates]).tolist():
         rows = candidates[weights.codes[candidates] == code]
-        if len(rows) < MIN_EXPERTS:
+        if len(rows) < MIN_EXPERTS.value:
             continue
         cuts = np.flatnonzero(np.diff(place[rows]) > MAX_BETWEEN + 1) + 1
         kept = [run for run in np.split(rows, cuts) if _is_experts(place[run], tokens[run], routes)]
@@ -91,7 +87,7 @@ def loop_of(time: KernelTime, classes: Text) -> Loop | None:
         by_rate += float(tokens[members].sum()) / rate if rate > 0 else 0.0
         products[members] = True
         runs += [(int(run[0]), int(run[-1]), len(run)) for run in kept]
-    if len(runs) < MIN_RUNS * time.steps:
+    if len(runs) < MIN_RUNS.value * time.steps:
         return None
     floor = _floor(time, products)
     return Loop(
@@ -101,10 +97,10 @@ def loop_of(time: KernelTime, classes: Text) -> Loop | None:
 
 
 def _is_experts(places: Ints, tokens: np.ndarray[tuple[int], np.dtype[np.float64]], routes: bool) -> bool:
-    if len(places) < MIN_EXPERTS:
+    if len(places) < MIN_EXPERTS.value:
         return False
     varied = len(np.unique(tokens)) > max(1, len(places) // 4)
-    bare = len(places) >= MIN_UNIFORM and bool(np.median(np.diff(places)) <= 1)
+    bare = len(places) >= MIN_UNIFORM.value and bool(np.median(np.diff(places)) <= 1)
     return varied or routes or bare
 
 

@@ -19,6 +19,7 @@ from ascend_perf.analyzers._retransmission import stalled_calls
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._sync_batchnorm import SyncBatchNorm
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
 from ascend_perf.model.table import NULL, Bools
@@ -28,20 +29,13 @@ from ascend_perf.units import counted, format_ns, format_quantity, format_ratio
 
 NAME: Final = "communication"
 
-LOOK_EXPOSED_RATIO: Final = 0.10
-"""Exposed communication up to this share is usual: a finding of low severity, whatever its share.
-
-Source: MindSpeed-LLM, fsdp2 tuning guide ("up to 10 % fine"). Status: vendor.
-"""
-MIN_GROUP_RATIO: Final = 0.03
-"""Less than this share of the step is no finding, in all and by kind of group. Status: assumed (severity medium)."""
-MIN_CALLS_FOR_RATE: Final = 3
-"""Fewer calls give no rate to compare with. Status: assumed."""
+LOOK_EXPOSED_RATIO: Final = threshold("N-01", "low_below_ratio")
+MIN_GROUP_RATIO: Final = threshold("N-01", "min_share_ratio")
+MIN_CALLS_FOR_RATE: Final = threshold("N-01", "min_calls_for_rate")
 
 CODES: Final = ("N-01", "N-09", "N-10", "E-03")
 """Rows that share the exposed time of a rank; N-11 takes its part before them."""
-MIN_SYNC_NORM_RATIO: Final = 0.01
-"""Synchronised batch norms that are exposed for less than this share are no finding. Status: assumed."""
+MIN_SYNC_NORM_RATIO: Final = threshold("N-11", "min_share_ratio")
 
 _CODE_OF: Final[dict[GroupKind, str]] = {"dp": "N-10", "tp": "N-09", "cp": "N-09", "ep": "E-03"}
 _KINDS: Final[dict[str, Words]] = {
@@ -97,7 +91,7 @@ def exposed(
         masks = {code: mask & ~apart for code, mask in masks.items() if (mask & ~apart).any()}
     share = share_of(calls, left)
     # Where waiting takes most of it, that is what matters: the transfers beside it must be unusual.
-    least = MIN_GROUP_RATIO if 2 * rest_ns >= exposed_ns else LOOK_EXPOSED_RATIO
+    least = MIN_GROUP_RATIO.value if 2 * rest_ns >= exposed_ns else LOOK_EXPOSED_RATIO.value
     if share < least:
         note = None
         if exposed_ns > rest_ns:
@@ -108,12 +102,12 @@ def exposed(
                 "已解释的等待",
             )
         return found, [*(_verdict(calls, code, masks, (), note) for code in CODES), normed]
-    severity = Severity.LOW if share < LOOK_EXPOSED_RATIO else None
+    severity = Severity.LOW if share < LOOK_EXPOSED_RATIO.value else None
     rows = sorted((code for code in masks if code != "N-01"), key=lambda code: -explained.rest_ns(calls, masks[code]))
     rest = masks.get("N-01", np.zeros(len(calls), bool))
     for code in rows:
         own = min(left, explained.rest_ns(calls, masks[code], beyond=claimed))
-        if share_of(calls, own) < MIN_GROUP_RATIO:
+        if share_of(calls, own) < MIN_GROUP_RATIO.value:
             rest = rest | masks[code]
             continue
         found.append(_row(calls, explained, code, masks[code], own, exposed_ns, inferred, severity))
@@ -121,7 +115,7 @@ def exposed(
         left -= own
     split = any(f.code != "N-11" for f in found)
     own = min(left, explained.rest_ns(calls, rest, beyond=claimed)) if split else left
-    if not split or share_of(calls, own) >= MIN_GROUP_RATIO:
+    if not split or share_of(calls, own) >= MIN_GROUP_RATIO.value:
         whole = rest if split else ~apart
         found.append(_row(calls, explained, "N-01", whole, own, exposed_ns, inferred, severity))
     named = tuple(f.code for f in found)
@@ -142,7 +136,7 @@ def _norms(
         return [], Judged(code=code, verdict="clean")
     if norm.has_launches and norm.calls.any():
         own = explained.rest_ns(calls, norm.calls)
-        if share_of(calls, own) < MIN_SYNC_NORM_RATIO:
+        if share_of(calls, own) < MIN_SYNC_NORM_RATIO.value:
             note = Words(
                 f"{norm.per_step:.4g} per step, {format_ratio(share_of(calls, own))} of the step",
                 f"每步 {norm.per_step:.4g} 次，占单步 {format_ratio(share_of(calls, own))}",
@@ -308,7 +302,7 @@ def _best_rate(calls: Calls, mask: Bools) -> Evidence | None:
     """How long some calls of one op and group would have taken at the best rate seen among them; an estimate."""
     sizes, duration = calls.table.ints("size_bytes"), calls.ends - calls.starts
     rows = np.flatnonzero(mask & (sizes != NULL) & (sizes > 0) & (duration > 0))
-    if len(rows) < MIN_CALLS_FOR_RATE:
+    if len(rows) < MIN_CALLS_FOR_RATE.value:
         return None
     best = int(rows[np.argmax(sizes[rows] / duration[rows])])
     need = float(sizes[rows].sum()) / (float(sizes[best]) / float(duration[best]))

@@ -11,6 +11,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._idle import Span, idle_in, is_compile, is_memory, union_of
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import NULL, Bools, Table
@@ -20,15 +21,10 @@ from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "host-dispatch"
 
-MIN_SHARE_RATIO: Final = 0.03
-"""Host causes count from this share of the step. Source: row H-01 ("3 % or more: look"). Status: vendor."""
-MIN_LOADER_NS: Final = 10_000_000
-"""Data loader events up to this are usual. Source: msprof-analyze, dataloader.yaml. Status: vendor."""
-MAX_SHORT_LOADER_RATIO: Final = 0.10
-"""Short events count, too, when the device idles for more than this part of the step. Source: XProf, input bound.
-Status: vendor."""
-MIN_GC_NS: Final = 1_000_000
-"""Collections shorter than this are usual. Source: msprof-analyze, gc.yaml. Status: vendor."""
+MIN_SHARE_RATIO: Final = threshold("H-01", "min_share_ratio")
+MIN_LOADER_NS: Final = threshold("D-01", "min_loader_ns")
+MAX_SHORT_LOADER_RATIO: Final = threshold("D-01", "max_short_loader_ratio")
+MIN_GC_NS: Final = threshold("H-07", "min_gc_ns")
 MAX_BANDS: Final = 4
 
 Verdict = tuple[Finding | None, Judged]
@@ -59,8 +55,8 @@ def data_loader(trace: Trace, span: Span) -> Verdict:
     exposed = intervals.intersection(loading, idle_in(trace, span)) if has_device else loading
     spent, lost = intervals.total(loading), intervals.total(exposed)
     share = share_of(span, lost)
-    is_usual = spent / max(1, span.steps) < MIN_LOADER_NS and share < MAX_SHORT_LOADER_RATIO
-    if share < MIN_SHARE_RATIO or is_usual:
+    is_usual = spent / max(1, span.steps) < MIN_LOADER_NS.value and share < MAX_SHORT_LOADER_RATIO.value
+    if share < MIN_SHARE_RATIO.value or is_usual:
         reason = Words(
             f"fetching a batch takes {per_step(span, spent)} per step; the device idles in {format_ratio(share)}",
             f"取 batch 每步 {per_step(span, spent)}，其中设备空闲占单步 {format_ratio(share)}",
@@ -111,7 +107,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
     spent = intervals.total(compiling)
     share = share_of(span, spent)
     inside = rows & (calls.ints("start_ns") >= span.starts[0]) & (calls.ints("start_ns") < span.ends[-1])
-    if share < MIN_SHARE_RATIO:
+    if share < MIN_SHARE_RATIO.value:
         reason = None
         if spent:
             reason = Words(
@@ -172,7 +168,7 @@ def _exported_compilation(trace: Trace, span: Span) -> Verdict:
     rows = np.flatnonzero(names.flags(lambda api: "aclopCompileAndExecute" in api) & (totals != NULL))
     spent = int(totals[rows].sum())
     share = share_of(span, spent)
-    if share < MIN_SHARE_RATIO:
+    if share < MIN_SHARE_RATIO.value:
         return None, Judged(code="H-06", verdict="clean")
     row = int(rows[np.argmax(totals[rows])])
     found = finding(
@@ -219,7 +215,7 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
     spent = intervals.total(collecting)
     share = share_of(span, spent)
     longest = _longest(events, rows)
-    if int(events.ints("dur_ns")[longest]) < MIN_GC_NS or not spent:
+    if int(events.ints("dur_ns")[longest]) < MIN_GC_NS.value or not spent:
         return None, Judged(code="H-07", verdict="clean")
     step = span_words(span)
     found = finding(
@@ -257,7 +253,7 @@ def driver_memory(trace: Trace, span: Span) -> Verdict:
     calling = span.clip(union_of(calls, rows))
     spent = intervals.total(calling)
     share = share_of(span, spent)
-    if share < MIN_SHARE_RATIO:
+    if share < MIN_SHARE_RATIO.value:
         return None, Judged(code="K-04", verdict="clean")
     longest = _longest(calls, rows)
     api = calls.text("api")[longest]

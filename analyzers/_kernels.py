@@ -19,6 +19,7 @@ from ascend_perf.analyzers._steps import (
     union_total_ns,
     unions_by_step,
 )
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table
@@ -38,6 +39,9 @@ PIPES: Final = Words(
 )
 """Reason for rows that need the pipe counters."""
 
+
+STEP_MIN_RATIO: Final = threshold("C-01", "min_step_ratio")
+"""One for all rows about kernels."""
 
 MAX_NAME: Final = 100
 """Names and shapes are cut after this many characters where they are only a pointer."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._steps import membership
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.ops.classify import op_type_of_name
@@ -21,14 +22,10 @@ from ascend_perf.ops.classify import op_type_of_name
 MIN_LENGTH: Final = 2
 MAX_LENGTH: Final = 10
 """Lengths of sequences. Source: row H-03."""
-MIN_REPEATS: Final = 5
-"""A sequence repeats more often than this per step. Status: vendor (advisor, fusible_operator)."""
-MAX_BUSY_RATIO: Final = 0.4
-"""Kernel time over wall time below which launching costs more than running. Status: vendor (fusible_operator)."""
-MAX_MEAN_NS: Final = 10_000
-"""Mean kernel duration up to which kernels are short. Status: inferred (row H-03)."""
-MAX_GAP_NS: Final = 1_000_000
-"""A longer pause between two kernels is no launch cost: the sequence ends there. Status: assumed."""
+MIN_REPEATS: Final = threshold("H-03", "min_repeats")
+MAX_BUSY_RATIO: Final = threshold("H-03", "max_busy_ratio")
+MAX_MEAN_NS: Final = threshold("H-03", "max_mean_ns")
+MAX_GAP_NS: Final = threshold("H-03", "max_gap_ns")
 MAX_SYNC_NAME: Final = 200
 """Names are looked at up to here. Status: assumed."""
 MAX_CANDIDATES: Final = 400
@@ -82,7 +79,7 @@ def repeats_of(time: KernelTime) -> tuple[Repeat, ...]:
         Row H-03; the vendor's tool counts overlapping windows several times, this one never does.
     """
     word, labels = _word(time)
-    least = MIN_REPEATS * time.steps + 1
+    least = MIN_REPEATS.whole * time.steps + 1
     candidates = []
     grams, alive = word.tokens, word.tokens >= 0
     for length in range(2, MAX_LENGTH + 1):
@@ -150,7 +147,7 @@ def _word(time: KernelTime) -> tuple[_Word, tuple[str, ...]]:
     starts, ends = kernels.ints("start_ns")[rows], kernels.ends_ns()[rows]
     breaks = np.ones(len(rows), bool)
     breaks[1:] = (stream[rows][1:] != stream[rows][:-1]) | (steps[rows][1:] != steps[rows][:-1])
-    breaks[1:] |= starts[1:] - ends[:-1] > MAX_GAP_NS
+    breaks[1:] |= starts[1:] - ends[:-1] > MAX_GAP_NS.value
     breaks |= types.codes[rows] < 0
     read_back = types.flags(lambda name: bool(_READ_BACK.search(name[:MAX_SYNC_NAME])))[rows]
     breaks[1:] |= read_back[:-1]
@@ -204,7 +201,7 @@ def _candidates(
     counts = np.diff(np.append(heads, len(at)))
     busy = np.add.reduceat(word.busy[at + length] - word.busy[at], heads)
     wall = np.add.reduceat(word.ends[at + length - 1] - word.starts[at], heads)
-    good = (counts >= least) & (busy < MAX_BUSY_RATIO * wall) & (busy <= MAX_MEAN_NS * length * counts)
+    good = (counts >= least) & (busy < MAX_BUSY_RATIO.value * wall) & (busy <= MAX_MEAN_NS.value * length * counts)
     found = []
     for group in np.flatnonzero(good).tolist():
         begin, end = int(heads[group]), int(heads[group] + counts[group])
@@ -221,7 +218,7 @@ def _picked(at: Ints, codes: Ints, keep: Bools) -> tuple[Ints, Ints]:
 def _is_launch_bound(word: _Word, at: Ints, length: int) -> bool:
     busy = int((word.busy[at + length] - word.busy[at]).sum())
     wall = int((word.ends[at + length - 1] - word.starts[at]).sum())
-    return busy < MAX_BUSY_RATIO * wall and busy <= MAX_MEAN_NS * length * len(at)
+    return busy < MAX_BUSY_RATIO.value * wall and busy <= MAX_MEAN_NS.value * length * len(at)
 
 
 def _is_periodic(tokens: tuple[int, ...]) -> bool:

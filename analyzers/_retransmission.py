@@ -11,6 +11,7 @@ from ascend_perf.analyzers._communication import Calls, ranks_words
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import COMM_TASKS, COMM_TRANSFERS
@@ -19,9 +20,7 @@ from ascend_perf.units import format_ns
 NAME: Final = "collectives"
 CODE: Final = "N-04"
 
-MIN_STALL_NS: Final = 4_000_000_000
-"""A transfer over RDMA, and the call on every rank, of this length was sent again. Source: msprof-analyze, advisor,
-rdma_analysis: the first timeout of the network card's retry. Status: vendor."""
+MIN_STALL_NS: Final = threshold("N-04", "min_stall_ns")
 
 _RDMA: Final = frozenset({"RDMA", "ROCE", "STANDARD_ROCE"})
 
@@ -90,7 +89,7 @@ def stalled_calls(calls: Calls) -> Bools:
     moved = _rdma_ns(calls)
     if moved is None:
         return np.zeros(len(calls), bool)
-    return np.asarray((moved >= MIN_STALL_NS) & (calls.table.ints("dur_ns") >= MIN_STALL_NS), bool)
+    return np.asarray((moved >= MIN_STALL_NS.value) & (calls.table.ints("dur_ns") >= MIN_STALL_NS.value), bool)
 
 
 def _rdma_ns(calls: Calls) -> Ints | None:
@@ -128,12 +127,12 @@ def _all_stall(calls: Collectives, view: RankView, row: int) -> bool:
     if not len(mine):
         return True
     same = calls.owner == calls.owner[mine[0]]
-    return bool((calls.durations[same] >= MIN_STALL_NS).all())
+    return bool((calls.durations[same] >= MIN_STALL_NS.value).all())
 
 
 def _usual(calls: Calls, row: int) -> int:
     """Median duration of the other calls of the same op and group, 0 when there are none."""
     ops, groups = calls.table.text("op").codes, calls.table.text("group").codes
     durations = calls.table.ints("dur_ns")
-    same = (ops == ops[row]) & (groups == groups[row]) & (durations < MIN_STALL_NS)
+    same = (ops == ops[row]) & (groups == groups[row]) & (durations < MIN_STALL_NS.value)
     return int(np.median(durations[same])) if same.any() else 0

@@ -11,11 +11,11 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._communication import Calls
 from ascend_perf.analyzers._steps import membership
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.table import NULL, Bools
 from ascend_perf.model.tables import HOST_OPS, KERNELS
 
-MAX_LAYERS: Final = 20
-"""More synchronised batch norms per step are a finding. Source: msprof-analyze, sync_batchnorm. Status: vendor."""
+MAX_LAYERS: Final = threshold("N-11", "max_layers")
 
 MAX_AFTER_NS: Final = 100_000
 """The kernel that gathers the statistics follows their exchange within this time. Status: assumed."""
@@ -38,7 +38,7 @@ class SyncBatchNorm:
     @property
     def is_many(self) -> bool:
         """Whether there are more than the limit."""
-        return self.per_step > MAX_LAYERS
+        return self.per_step > MAX_LAYERS.value
 
 
 def sync_batch_norm(calls: Calls) -> SyncBatchNorm | None:

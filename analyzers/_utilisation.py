@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.roofline import efficiency_ratio, floor_ns
 from ascend_perf.device.specs import CUBE_FLOP_PER_CYCLE, DeviceSpec, spec_for
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Table, Text
@@ -15,10 +16,8 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import KernelClass, kernel_classes
 from ascend_perf.ops.flops import Work, work_of
 
-BOUND_MIN_RATIO: Final = 0.8
-"""A pipe busier than this bounds the kernel. Status: vendor (advisor) and inferred (format reference, 5.4)."""
-LATENCY_MAX_RATIO: Final = 0.5
-"""No pipe busier than this: latency or synchronisation. Status: inferred (format reference, 5.4)."""
+BOUND_MIN_RATIO: Final = threshold("C-03", "min_busy_ratio")
+LATENCY_MAX_RATIO: Final = threshold("C-03", "max_latency_ratio")
 
 CUBE_PIPES: Final = ("aic_mac_ratio", "aic_mte1_ratio", "aic_mte2_ratio", "aic_fixpipe_ratio", "aic_scalar_ratio")
 VECTOR_PIPES: Final = ("aiv_vec_ratio", "aiv_mte2_ratio", "aiv_mte3_ratio", "aiv_scalar_ratio")
@@ -204,10 +203,10 @@ def _bounds(pipes: dict[str, Floats]) -> tuple[Floats, Ints]:
     which, highest = filled.argmax(axis=0), filled.max(axis=0)
     # Other aic_metrics hold the MAC ratio alone: a busy MAC is a verdict, an idle one is not without the loads.
     loads = ~np.isnan(pipes["aic_mte2_ratio"]) | ~np.isnan(pipes["aiv_mte2_ratio"])
-    known = loads | (highest > BOUND_MIN_RATIO)
+    known = loads | (highest > BOUND_MIN_RATIO.value)
     best = np.where(known, highest, np.nan)
     kind = np.array([_BOUND_OF[name] for name in names], np.int64)[which]
-    bound = np.where(best > BOUND_MIN_RATIO, kind, np.where(best < LATENCY_MAX_RATIO, 4, 5))
+    bound = np.where(best > BOUND_MIN_RATIO.value, kind, np.where(best < LATENCY_MAX_RATIO.value, 4, 5))
     return best, np.where(known, bound, -1).astype(np.int64)
 
 

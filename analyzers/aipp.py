@@ -19,6 +19,7 @@ from ascend_perf.analyzers._steps import (
     unions_by_step,
 )
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools
@@ -30,10 +31,8 @@ from ascend_perf.units import amdahl_bound, format_ns, format_ratio, significant
 
 ANALYZER: Final = "aipp"
 
-HOST_MIN_RATIO: Final = 0.20
-"""Preprocessing on the host below this share of the step is not reported. Status: assumed (row D-03)."""
-DEVICE_MIN_RATIO: Final = 0.03
-"""Kernels in front of the first convolution below this share are not reported. Status: assumed."""
+HOST_MIN_RATIO: Final = threshold("D-03", "min_host_ratio")
+DEVICE_MIN_RATIO: Final = threshold("D-03", "min_device_ratio")
 
 Taker = Literal["DVPP", "AIPP", "none", "not known"]
 
@@ -212,7 +211,7 @@ def _result(trace: Trace, windows: StepWindows, whole: int, stages: list[_Stage]
         Metric(name="preprocessing_share", value=share_all, unit="ratio", better="lower", rank=trace.meta.rank),
         Metric(name="aipp_dvpp_bound", value=amdahl_bound(share), unit="x", better="none", rank=trace.meta.rank),
     )
-    if host_share < HOST_MIN_RATIO and device_share < DEVICE_MIN_RATIO:
+    if host_share < HOST_MIN_RATIO.value and device_share < DEVICE_MIN_RATIO.value:
         reason = Words(
             f"preprocessing: {format_ratio(host_share)} of the step on the host, "
             f"{format_ratio(device_share)} on the device",

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._attention import PIPE_LIMITS, Attention, attention_of, pipe_names, sizes_of
-from ascend_perf.analyzers._kernels import LEVEL1, PIPES, KernelTime, kernel_place
+from ascend_perf.analyzers._kernels import LEVEL1, PIPES, STEP_MIN_RATIO, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Words
 from ascend_perf.model.table import Bools
@@ -18,8 +18,6 @@ from ascend_perf.units import format_ns, format_ratio
 
 NAME: Final = "attention"
 CODE: Final = "C-05"
-STEP_MIN_RATIO: Final = 0.002
-"""A finding that could touch less of the step than this is not made. Status: assumed."""
 
 
 @analyzer(name=NAME, needs=(KERNELS,), order=42, section="operators")
@@ -132,4 +130,4 @@ def _touched(time: KernelTime, found: Attention, rows: Bools) -> tuple[float | N
     mean = float((time.duration[rows] * found.loss[rows]).sum() / spent) if spent else 0.0
     share = time.step_share(rows)
     touched = None if share is None else share * mean
-    return None if touched is not None and touched < STEP_MIN_RATIO else (touched, mean)
+    return None if touched is not None and touched < STEP_MIN_RATIO.value else (touched, mean)

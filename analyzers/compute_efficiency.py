@@ -13,6 +13,7 @@ from ascend_perf.analyzers._idle import idle_of
 from ascend_perf.analyzers._kernels import PIPES, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import step_words
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers._utilisation import Utilisation, utilisation_of
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Words
 from ascend_perf.model.table import Bools
@@ -24,14 +25,10 @@ from ascend_perf.units import format_ratio
 NAME: Final = "compute-efficiency"
 CODE: Final = "C-01"
 
-FREE_MAX_RATIO: Final = 0.03
-"""A device that idles less than this is busy. Source: row C-01. Status: vendor."""
-COMPUTING_MIN_RATIO: Final = 0.80
-"""Share of the step in kernels from which computing dominates. Source: first cut of the table. Status: assumed."""
-MFU_MIN_RATIO: Final = 0.30
-"""Utilisation below which a busy training device reaches little. Source: row C-01. Status: assumed."""
-COVERED_MIN_RATIO: Final = 0.90
-"""Part of the matrix time whose utilisation must be known. Status: assumed."""
+FREE_MAX_RATIO: Final = threshold("C-01", "max_free_ratio")
+COMPUTING_MIN_RATIO: Final = threshold("C-01", "min_computing_ratio")
+MFU_MIN_RATIO: Final = threshold("C-01", "min_mfu_ratio")
+COVERED_MIN_RATIO: Final = threshold("C-01", "min_covered_ratio")
 
 MAX_WORD: Final = 400
 """Names are looked at up to here. Status: assumed."""
@@ -96,7 +93,7 @@ def compute_efficiency(trace: Trace) -> Result:
 
 
 def _verdict(trace: Trace, found: _Efficiency) -> tuple[Literal["found", "clean", "not_judged"], Words | None]:
-    if found.free_ratio >= FREE_MAX_RATIO or found.computing_ratio < COMPUTING_MIN_RATIO:
+    if found.free_ratio >= FREE_MAX_RATIO.value or found.computing_ratio < COMPUTING_MIN_RATIO.value:
         return "clean", Words(
             f"the device computes {format_ratio(found.computing_ratio)} of the step and idles "
             f"{format_ratio(found.free_ratio)}: other rows come first",
@@ -110,7 +107,7 @@ def _verdict(trace: Trace, found: _Efficiency) -> tuple[Literal["found", "clean"
         )
     if found.mfu_ratio is None:
         return "not_judged", PIPES if trace.meta.device.kind == "npu" else _NO_PEAK
-    if found.mfu_ratio >= MFU_MIN_RATIO:
+    if found.mfu_ratio >= MFU_MIN_RATIO.value:
         return "clean", Words(
             f"the matrix units reach {format_ratio(found.mfu_ratio)} of their peak over the step",
             f"矩阵单元在整个单步内达到峰值的 {format_ratio(found.mfu_ratio)}",
@@ -129,7 +126,7 @@ def _mfu(time: KernelTime, use: Utilisation) -> float | None:
         # Without core types (Level0) or on a GPU it may only be that none was recognised.
         return 0.0 if time.trace[KERNELS].has("core") and time.trace.meta.device.kind == "npu" else None
     known = matrix & ~np.isnan(use.mfu)
-    if float(use.duration[known].sum()) < COVERED_MIN_RATIO * whole:
+    if float(use.duration[known].sum()) < COVERED_MIN_RATIO.value * whole:
         return None
     return min(1.0, float((use.duration[known] * use.mfu[known]).sum()) / time.whole_ns)
 

@@ -10,6 +10,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._communication import Calls, calls_in_steps, has_subtasks, is_move, no_waits
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Judged, Result, Words
 from ascend_perf.model.table import NULL, Bools, Floats, Ints
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS, KERNELS
@@ -21,22 +22,12 @@ from ascend_perf.units import format_quantity, format_ratio
 NAME: Final = "contention"
 CODE: Final = "N-07"
 
-MAX_SLOWED_RATIO: Final = 0.8
-"""A transfer beside a product below this share of the rate without one competes with it.
-
-Source: msprof-analyze, bandwidth_contention (0.8 of 18 GB/s); we take the rate measured in the same profile instead of
-18 GB/s, a figure of the 910 era. Status: vendor (ratio), measured (base).
-"""
-BESIDE_RATIO: Final = 0.5
-"""A transfer counts as beside a product from this share of its time. Status: assumed."""
-ALONE_RATIO: Final = 0.05
-"""A transfer counts as alone up to this share of its time. Status: assumed."""
-MIN_TRANSFERS: Final = 3
-"""Fewer transfers of a kind tell no rate. Status: assumed."""
-MIN_BYTES: Final = 64 << 10
-"""Smaller transfers are bound by latency. Status: assumed."""
-MIN_SHARE_RATIO: Final = 0.01
-"""Less lost time than this share of the step is no finding. Status: assumed."""
+MAX_SLOWED_RATIO: Final = threshold("N-07", "max_slowed_ratio")
+BESIDE_RATIO: Final = threshold("N-07", "min_beside_ratio")
+ALONE_RATIO: Final = threshold("N-07", "max_alone_ratio")
+MIN_TRANSFERS: Final = threshold("N-07", "min_transfers")
+MIN_BYTES: Final = threshold("N-07", "min_bytes")
+MIN_SHARE_RATIO: Final = threshold("N-07", "min_share_ratio")
 
 
 @analyzer(name=NAME, needs=[COMM_OPS], order=62, section="communication")
@@ -65,7 +56,7 @@ def contention(trace: Trace) -> Result:
     total = int(np.minimum(lost, calls.exposed_ns).sum())
     share = share_of(calls, total)
     ratio = float(np.median(slowed))
-    if share < MIN_SHARE_RATIO:
+    if share < MIN_SHARE_RATIO.value:
         note = Words(
             f"{len(rows)} transfers beside matrix products run at {format_ratio(ratio)} of the rate without one, but "
             f"computing hides all but {format_ratio(share)} of the step of it",
@@ -118,7 +109,7 @@ def _slowed(calls: Calls) -> tuple[Ints | None, Floats]:
     """Transfers beside products that are slow, and their rate against the usual; None: nothing can be compared."""
     tasks, kernels = calls.trace[COMM_TASKS], calls.trace[KERNELS]
     sizes, durations = tasks.ints("size_bytes"), tasks.ints("dur_ns")
-    use: Bools = is_move(tasks) & (sizes >= MIN_BYTES) & (durations > 0) & (tasks.ints("start_ns") != NULL)
+    use: Bools = is_move(tasks) & (sizes >= MIN_BYTES.value) & (durations > 0) & (tasks.ints("start_ns") != NULL)
     use &= ~tasks.text("link").equals("ON_CHIP") & np.isin(tasks.ints("comm_op"), calls.rows)
     rows = np.flatnonzero(use)
     products = kernel_classes(kernels).equals(KernelClass.MATMUL.value) & (kernels.ints("start_ns") != NULL)
@@ -127,18 +118,18 @@ def _slowed(calls: Calls) -> tuple[Ints | None, Floats]:
     covered = intervals.covered(busy, tasks.ints("start_ns")[rows], tasks.ends_ns()[rows]) / durations[rows]
     rates = sizes[rows] / durations[rows]
     kinds = tasks.text("link").codes[rows].astype(np.int64) * 64 + np.log2(sizes[rows]).astype(np.int64)
-    beside, alone = covered >= BESIDE_RATIO, covered <= ALONE_RATIO
+    beside, alone = covered >= BESIDE_RATIO.value, covered <= ALONE_RATIO.value
     comparable = False
     picked: list[Ints] = []
     ratios: list[Floats] = []
     for kind in np.unique(kinds).tolist():
         mine, free = beside & (kinds == kind), alone & (kinds == kind)
-        if mine.sum() < MIN_TRANSFERS or free.sum() < MIN_TRANSFERS:
+        if mine.sum() < MIN_TRANSFERS.value or free.sum() < MIN_TRANSFERS.value:
             continue
         comparable = True
         ratio = rates[mine] / float(np.median(rates[free]))
-        if float(np.median(ratio)) < MAX_SLOWED_RATIO:
-            slow = ratio < MAX_SLOWED_RATIO
+        if float(np.median(ratio)) < MAX_SLOWED_RATIO.value:
+            slow = ratio < MAX_SLOWED_RATIO.value
             picked.append(rows[mine][slow])
             ratios.append(ratio[slow])
     if not comparable:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Metric, Result, ResultTable, Words
 from ascend_perf.model.table import Table
 from ascend_perf.model.tables import DATA_PIPELINE
@@ -15,14 +16,9 @@ from ascend_perf.plugins import analyzer
 
 NAME: Final = "data-pipeline"
 
-BUSY_CPU_RATIO: Final = 0.75
-"""Operators whose workers load the CPU more want more of them. Source: MindSpore's own analyser. Status: vendor."""
-IDLE_CPU_RATIO: Final = 0.20
-"""Several workers that load the CPU less are too many. Source: MindSpore's own analyser. Status: vendor."""
-EMPTY_QUEUE_RATIO: Final = 0.50
-"""An output queue that is empty in more of the samples: its operator is slower than who takes from it.
-
-Source: MindSpore's own analyser. Status: vendor."""
+BUSY_CPU_RATIO: Final = threshold("D-01", "max_cpu_ratio")
+IDLE_CPU_RATIO: Final = threshold("D-01", "min_cpu_ratio")
+EMPTY_QUEUE_RATIO: Final = threshold("D-01", "max_empty_queue_ratio")
 MAX_NAMED: Final = 5
 """So many operators are named in a note."""
 
@@ -79,9 +75,9 @@ def _note(table: Table) -> Words | None:
     """What MindSpore's own thresholds say."""
     workers, cpu = table.ints("workers"), table.floats("cpu_ratio")
     # Only an operator that others feed or that feeds others has a queue: the last one has none.
-    empty = np.nan_to_num(table.floats("queue_empty_ratio"), nan=0.0) > EMPTY_QUEUE_RATIO
-    busy = np.nan_to_num(cpu, nan=0.0) > BUSY_CPU_RATIO
-    idle = (np.nan_to_num(cpu, nan=1.0) < IDLE_CPU_RATIO) & (workers > 1)
+    empty = np.nan_to_num(table.floats("queue_empty_ratio"), nan=0.0) > EMPTY_QUEUE_RATIO.value
+    busy = np.nan_to_num(cpu, nan=0.0) > BUSY_CPU_RATIO.value
+    idle = (np.nan_to_num(cpu, nan=1.0) < IDLE_CPU_RATIO.value) & (workers > 1)
     parts = (
         (empty, "the queue behind {0} is mostly empty: it is slower than what takes its output",
          "{0} 的输出队列大部分时间为空：其处理慢于下游"),

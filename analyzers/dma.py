@@ -14,6 +14,7 @@ from ascend_perf.analyzers._kernels import KernelTime, group_kernels
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import StepWindows, step_windows, unions_by_step
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers._utilisation import CUBE_PIPES, VECTOR_PIPES
 from ascend_perf.model.finding import Claim, Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table
@@ -26,10 +27,8 @@ from ascend_perf.units import format_ns, format_quantity, format_ratio
 
 ANALYZER: Final = "dma"
 
-SMALL_COPY_BYTES: Final = 64 * 2**10
-"""Copies below this pay mostly for their start. Status: assumed."""
-EXPOSED_MIN_RATIO: Final = 0.01
-"""Exposed host-to-device copies below this share of the step are not reported. Status: assumed."""
+SMALL_COPY_BYTES: Final = threshold("D-02", "small_copy_bytes")
+EXPOSED_MIN_RATIO: Final = threshold("D-02", "min_exposed_ratio")
 
 _KINDS: Final = ("H2D", "D2H", "D2D", "P2P", "H2H", "MEMSET")
 _BLOCKING: Final = frozenset(
@@ -175,7 +174,7 @@ def _copy_table(trace: Trace) -> Iterator[ResultTable]:
         columns["exposed"].append(data.exposed_ns(trace, rows))
         columns["rate"].append(total / spent * 1e9 if spent and total else None)
         columns["median"].append(float(np.median(data.size[sized])) if sized.any() else None)
-        columns["small"].append(int((data.size[sized] < SMALL_COPY_BYTES).sum()) if sized.any() else None)
+        columns["small"].append(int((data.size[sized] < SMALL_COPY_BYTES.value).sum()) if sized.any() else None)
     yield result_table(
         "copies",
         Words("Copies by direction", "按方向的拷贝"),
@@ -254,7 +253,7 @@ def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
     alone = intervals.difference(union, busy) if rows.any() else intervals.EMPTY
     exposed = intervals.total(alone)
     share = min(1.0, exposed / span.step_ns) if len(data.windows) and span.step_ns > 0 else None
-    if share is None or share < EXPOSED_MIN_RATIO:
+    if share is None or share < EXPOSED_MIN_RATIO.value:
         of = format_ratio(share or 0.0)
         yield Judged(
             code="D-02",
@@ -308,7 +307,7 @@ def _copy_finding(trace: Trace, data: _Copies, inside: Bools, claim: Claim, shar
             ),
             Evidence(
                 name=Words("copies below 64 KiB", "小于 64 KiB 的拷贝"),
-                value=int((data.size[sized] < SMALL_COPY_BYTES).sum()),
+                value=int((data.size[sized] < SMALL_COPY_BYTES.value).sum()),
                 unit="count",
                 where="copies.size_bytes",
             ),

@@ -12,6 +12,7 @@ from ascend_perf.analyzers._idle import is_compile, union_of
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import membership, step_windows
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Floats, Ints, Table, Text
 from ascend_perf.model.tables import HOST_OPS, KERNELS, RUNTIME_CALLS
@@ -21,12 +22,9 @@ from ascend_perf.units import format_ns, format_ratio
 
 NAME: Final = "dynamic-shape"
 CODE: Final = "C-08"
-MIN_STEPS: Final = 3
-"""With fewer steps a last partial batch looks like changing shapes. Status: assumed."""
-NEW_MIN_RATIO: Final = 0.10
-"""Part of a step's work in shapes that no earlier step had, from which the step is a new one. Status: assumed."""
-CHANGING_MIN_RATIO: Final = 0.5
-"""Part of the steps after the first that must be new ones. Status: assumed."""
+MIN_STEPS: Final = threshold("C-08", "min_steps")
+NEW_MIN_RATIO: Final = threshold("C-08", "min_new_ratio")
+CHANGING_MIN_RATIO: Final = threshold("C-08", "min_changing_ratio")
 MAX_ROWS: Final = 50
 
 NO_SHAPES: Final = Words(
@@ -34,10 +32,6 @@ NO_SHAPES: Final = Words(
     "profiler_level=torch_npu.profiler.ProfilerLevel.Level1)",
     "数据中没有 Shape：请以 record_shapes=True 采集（NPU 上还需 "
     "profiler_level=torch_npu.profiler.ProfilerLevel.Level1）",
-)
-NO_STEPS: Final = Words(
-    f"fewer than {MIN_STEPS} steps: profile with schedule(active={MIN_STEPS}) or more",
-    f"少于 {MIN_STEPS} 步：请以 schedule(active={MIN_STEPS}) 或更多采集",
 )
 
 
@@ -72,16 +66,16 @@ def dynamic_shape(trace: Trace) -> Result:
     if not trace.has(KERNELS) and not trace.has(HOST_OPS):
         raise NoData(Words("not in this data: kernels, host_ops", "数据中没有：kernels、host_ops"))
     windows = step_windows(trace)
-    if len(windows) < MIN_STEPS:
-        return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=NO_STEPS),))
+    if len(windows) < MIN_STEPS.value:
+        return Result(judged=(_too_few_steps(),))
     found = _shapes(trace)
     if found is None:
         return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=NO_SHAPES),))
     later = found.new_ratio[~np.isnan(found.new_ratio)]
-    if len(later) < MIN_STEPS - 1:
-        return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=NO_STEPS),))
-    changing = later >= NEW_MIN_RATIO
-    if changing.mean() < CHANGING_MIN_RATIO:
+    if len(later) < MIN_STEPS.value - 1:
+        return Result(judged=(_too_few_steps(),))
+    changing = later >= NEW_MIN_RATIO.value
+    if changing.mean() < CHANGING_MIN_RATIO.value:
         reason = Words(
             f"{int(changing.sum())} of {len(later)} steps after the first bring shapes that were not there before",
             f"首步之后的 {len(later)} 步中有 {int(changing.sum())} 步出现新的 Shape",
@@ -92,6 +86,15 @@ def dynamic_shape(trace: Trace) -> Result:
         findings=(_finding(trace, found, table, int(changing.sum()), len(later)),), tables=(table,),
         judged=(Judged(code=CODE, verdict="found"),),
     )  # fmt: skip
+
+
+def _too_few_steps() -> Judged:
+    least = MIN_STEPS.value
+    reason = Words(
+        f"fewer than {least} steps: profile with schedule(active={least}) or more",
+        f"少于 {least} 步：请以 schedule(active={least}) 或更多采集",
+    )
+    return Judged(code=CODE, verdict="not_judged", reason=reason)
 
 
 def _shapes(trace: Trace) -> Shapes | None:
@@ -170,7 +173,7 @@ def _finding(trace: Trace, found: Shapes, table: ResultTable, changing: int, lat
                 unit="count", where="runtime_calls" if len(calls) else "runtime_calls: not in this data",
             ),
         ],
-        step_ids=tuple(windows.step_id(i) for i in np.flatnonzero(found.new_ratio >= NEW_MIN_RATIO).tolist()),
+        step_ids=tuple(windows.step_id(i) for i in np.flatnonzero(found.new_ratio >= NEW_MIN_RATIO.value).tolist()),
         formula="no share of its own: the time is idle time and compilation (rows H-01 and H-06)",
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from ascend_perf.analyzers._expert_load import is_grouped
 from ascend_perf.analyzers._expert_loop import Loop, in_order, loop_of
 from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Words
 from ascend_perf.model.table import Bools, Ints
 from ascend_perf.model.tables import KERNELS
@@ -22,10 +23,8 @@ from ascend_perf.units import format_ns, format_ratio
 
 NAME: Final = "expert-kernels"
 
-MIN_LOOP_RATIO: Final = 0.01
-"""What a loop over experts costs less than this share of the step is no finding. Status: assumed."""
-MIN_PERMUTE_RATIO: Final = 0.03
-"""Token permutation from this share of the step. Source: troubleshooting table E-04. Status: assumed."""
+MIN_LOOP_RATIO: Final = threshold("E-02", "min_share_ratio")
+MIN_PERMUTE_RATIO: Final = threshold("E-04", "min_share_ratio")
 NEAR: Final = 12
 """Kernels before and after an expert product among which its permutation is looked for. Status: assumed."""
 
@@ -68,7 +67,7 @@ def _one_by_one(time: KernelTime, loop: Loop | None) -> tuple[Finding | None, Ju
     spent = time.alone_ns(loop.products)
     share = min(1.0, max(0.0, spent - loop.least_ns) / time.whole_ns) if time.whole_ns else 0.0
     count = np.array([number for *_, number in loop.runs])
-    if share < MIN_LOOP_RATIO:
+    if share < MIN_LOOP_RATIO.value:
         return None, Judged(
             code=code, verdict="clean",
             reason=Words(
@@ -122,7 +121,7 @@ def _permutation(
         )
     rows = _permuting(time, order, experts, index, sort) & ~claimed
     share = min(1.0, time.alone_ns(rows) / time.whole_ns) if time.whole_ns else 0.0
-    if share < MIN_PERMUTE_RATIO:
+    if share < MIN_PERMUTE_RATIO.value:
         note = Words(f"{format_ratio(share)} of the step", f"占单步 {format_ratio(share)}")
         return None, Judged(code=code, verdict="clean", reason=note if rows.any() else None)
     types = kernels.text("op_type")

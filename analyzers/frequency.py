@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._kernels import MAX_BANDS, KernelTime
+from ascend_perf.analyzers._kernels import MAX_BANDS, STEP_MIN_RATIO, KernelTime
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import unions_by_step
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.specs import device_specs, spec_for
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -23,20 +24,13 @@ from ascend_perf.units import format_ns, format_quantity, format_ratio
 
 NAME: Final = "frequency"
 COUNTER: Final = "AI Core Freq"
-MAX_DROP_RATIO: Final = 0.05
-"""A frequency this far below the reference is a drop. Status: vendor (advisor, computation/ai_core_freq)."""
-IDLE_HERTZ: Final = 800e6
-"""Frequency of an idle device. Status: vendor (freq_analysis recipe)."""
-IDLE_BUSY_RATIO: Final = 0.5
-"""Stretches at the idle frequency with less kernel time than this follow from idling. Status: assumed."""
-STEP_MIN_RATIO: Final = 0.002
-"""A finding that could touch less of the step than this is not made. Status: assumed."""
+MAX_DROP_RATIO: Final = threshold("P-01", "max_drop_ratio")
+IDLE_HERTZ: Final = threshold("P-02", "idle_hertz")
+IDLE_BUSY_RATIO: Final = threshold("P-02", "max_busy_ratio")
 SAME_RATIO: Final = 0.02
 """Frequencies this close are the same. Status: assumed (as the reader's tolerance)."""
-MIN_KERNEL_NS: Final = 20_000
-"""Shorter kernels do not tell the frequency by their cycles. Status: assumed."""
-MIN_KERNELS: Final = 3
-"""Kernels that must agree on a frequency by cycles. Status: assumed."""
+MIN_KERNEL_NS: Final = threshold("P-01", "min_kernel_ns")
+MIN_KERNELS: Final = threshold("P-01", "min_kernels")
 
 _HERTZ_OF: Final = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 NO_COUNTER: Final = Words(
@@ -98,9 +92,9 @@ def frequency(trace: Trace) -> Result:
         reason = Words("no kernel runs while the frequency is sampled", "频率采样期间没有 Kernel 执行")
         return _not_judged(reason)
     reference = reference_of(trace, float(hertz.max()))
-    low = found.hertz < (1 - MAX_DROP_RATIO) * reference.hertz
+    low = found.hertz < (1 - MAX_DROP_RATIO.value) * reference.hertz
     with np.errstate(divide="ignore", invalid="ignore"):
-        idles = (found.hertz <= IDLE_HERTZ) & (found.busy_ns < IDLE_BUSY_RATIO * found.step_ns)
+        idles = (found.hertz <= IDLE_HERTZ.value) & (found.busy_ns < IDLE_BUSY_RATIO.value * found.step_ns)
     made, verdicts = [], []
     outcomes = {"P-01": _drop(time, found, low & ~idles, reference), "P-02": _idle(time, found, low & idles)}
     for code, outcome in outcomes.items():
@@ -192,8 +186,8 @@ def _by_cycles(kernels: Table) -> float | None:
             kernels.ints(column) for column in (f"{name}_total_cycles", f"{name}_time_ns", "block_num")
         )
         rows = kernels.text("core").equals(core) & (cycles > 0) & (spent > 0) & (blocks > 0)
-        rows &= kernels.ints("dur_ns") >= MIN_KERNEL_NS
-        if int(rows.sum()) >= MIN_KERNELS:
+        rows &= kernels.ints("dur_ns") >= MIN_KERNEL_NS.value
+        if int(rows.sum()) >= MIN_KERNELS.value:
             found.append(float(np.quantile(cycles[rows] / spent[rows] / blocks[rows] * 1e9, 0.9)))
     return round(max(found) / 1e6) * 1e6 if found else None
 
@@ -242,7 +236,7 @@ def _drop(time: KernelTime, found: Stretches, rows: Bools, reference: Reference)
     spent = found.ns(rows)
     lost = float((found.busy_ns[rows] * (1 - found.hertz[rows] / reference.hertz)).sum())
     share = min(1.0, lost / time.whole_ns)
-    if share < STEP_MIN_RATIO:
+    if share < STEP_MIN_RATIO.value:
         return Words(
             f"kernels run at {_span(found.hertz[found.busy_ns > 0])}; reference {_hz(reference.hertz)} "
             f"({reference.basis.en})",
@@ -283,10 +277,10 @@ def _drop(time: KernelTime, found: Stretches, rows: Bools, reference: Reference)
 def _idle(time: KernelTime, found: Stretches, rows: Bools) -> Finding | Words:
     """P-02, or why there is none."""
     spent = int(found.step_ns[rows].sum())
-    if spent < STEP_MIN_RATIO * time.whole_ns:
+    if spent < STEP_MIN_RATIO.value * time.whole_ns:
         return Words(
-            f"the cores never fall to {_hz(IDLE_HERTZ)} in idle time of a step",
-            f"step 内空闲时频率未降到 {_hz(IDLE_HERTZ)}",
+            f"the cores never fall to {_hz(IDLE_HERTZ.value)} in idle time of a step",
+            f"step 内空闲时频率未降到 {_hz(IDLE_HERTZ.value)}",
         )
     first = int(np.flatnonzero(rows)[0])
     return finding(

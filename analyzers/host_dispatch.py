@@ -36,6 +36,7 @@ from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
@@ -46,14 +47,9 @@ from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "host-dispatch"
 
-MAX_FREE_RATIO: Final = 0.10
-"""Idle time above this share of the step is a finding, from 3 % a remark. Source: row H-01. Status: vendor."""
-MAX_BLOCKED_RATIO: Final = 0.5
-"""Launches that a synchronisation follows at once. Source: msprof-analyze, synchronize.yaml. Status: vendor."""
-MIN_LAUNCHES: Final = 20
-"""Fewer launches say nothing about launch blocking. Status: assumed."""
-MAX_LOG_LEVEL: Final = 3
-"""ASCEND_GLOBAL_LOG_LEVEL below ERROR slows the host. Source: msprof-analyze, environment_variable_info.yaml."""
+MAX_BLOCKED_RATIO: Final = threshold("H-04", "max_blocked_ratio")
+MIN_LAUNCHES: Final = threshold("H-04", "min_launches")
+MIN_LOG_LEVEL: Final = threshold("H-09", "min_log_level")
 
 MAX_NAME: Final = 120
 """Characters of a name in a title."""
@@ -146,7 +142,7 @@ def _free(
     rest = 0 if "H-04" in claimed else total - sum(taken.values())
     share = share_of(span, rest)
     explained = ", ".join(sorted((claimed & {*_CLAIMED, "H-04"}) | {*claims}))
-    if share < MIN_SHARE_RATIO:
+    if share < MIN_SHARE_RATIO.value:
         note = None
         if total != rest:
             note = Words(
@@ -225,7 +221,7 @@ def _exported_free(trace: Trace) -> Verdict:
         reason = Words("no device activity in the trace", "数据中没有设备活动")
         return None, Judged(code="H-01", verdict="not_judged", reason=reason)
     share = share_of(split, split.free_ns)
-    if share < MIN_SHARE_RATIO:
+    if share < MIN_SHARE_RATIO.value:
         return None, Judged(code="H-01", verdict="clean")
     step = step_words(split)
     found = finding(
@@ -338,7 +334,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
     spent = idle.cause_ns(Cause.SYNC)
     share = share_of(idle.span, spent)
     owners = sync_owners(idle)
-    if share < MIN_SHARE_RATIO or not owners:
+    if share < MIN_SHARE_RATIO.value or not owners:
         reason = Words(
             f"gaps behind synchronising calls take {format_ratio(share)} of the step",
             f"同步调用之后的空闲占单步 {format_ratio(share)}",
@@ -399,7 +395,7 @@ def _launch_blocking(trace: Trace, idle: Idle | None) -> Verdict:
         if (value := trace.meta.environment.get(name, "").strip().casefold()) in _IS_SET
     }
     ratio, launches = _followed_by_sync(trace[RUNTIME_CALLS])
-    blocked = ratio is not None and launches >= MIN_LAUNCHES and ratio > MAX_BLOCKED_RATIO
+    blocked = ratio is not None and launches >= MIN_LAUNCHES.value and ratio > MAX_BLOCKED_RATIO.value
     if not env and not blocked:
         if ratio is None and not trace.meta.environment:
             return None, Judged(code="H-04", verdict="not_judged", reason=no_calls(trace))
@@ -463,7 +459,7 @@ def _log_level(trace: Trace) -> Verdict:
             )
         return None, Judged(code="H-09", verdict="not_judged", reason=reason)
     value = trace.meta.environment.get("ASCEND_GLOBAL_LOG_LEVEL", "").strip()
-    if not value.isdigit() or int(value) >= MAX_LOG_LEVEL:
+    if not value.isdigit() or int(value) >= MIN_LOG_LEVEL.value:
         return None, Judged(code="H-09", verdict="clean")
     found = finding(
         "H-09", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, subject="log level",

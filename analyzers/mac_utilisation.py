@@ -9,9 +9,10 @@ import numpy as np
 
 from ascend_perf.analyzers._attention import attention_of
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
-from ascend_perf.analyzers._kernels import PIPES, Groups, KernelTime, group_kernels, kernel_place
+from ascend_perf.analyzers._kernels import PIPES, STEP_MIN_RATIO, Groups, KernelTime, group_kernels, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers._utilisation import BOUND_MIN_RATIO, BOUNDS, Utilisation, utilisation_of, weighted_mean
 from ascend_perf.device.roofline import intensity_flop_per_byte
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -24,18 +25,11 @@ from ascend_perf.units import counted, format_ns, format_ratio
 ANALYZER: Final = "mac-utilisation"
 MAX_ROWS: Final = 200
 
-MTE2_MIN_RATIO: Final = 0.95
-"""A cube kernel that loads for this share of its time and computes below 0.8 waits for operands. Status: vendor."""
-OPERANDS_MIN_BYTES: Final = 10 * 2**20
-"""Smaller products are too short for tiling to matter (the vendor's tool asks for 100 MB). Status: assumed."""
-NO_PIPE_MIN_NS: Final = 20_000
-"""Shorter kernels are not judged by their pipes. Status: vendor (advisor, computation/bound)."""
-STEP_MIN_RATIO: Final = 0.002
-"""A finding that could touch less of the step than this is not made. Status: assumed."""
-MEMORY_MIN_RATIO: Final = 0.6
-"""Share of the peak memory rate from which only fewer bytes help. Status: assumed (row M-01)."""
-MEMORY_STEP_MIN_RATIO: Final = 0.03
-"""Kernels at the memory roof are worth a word from this share of the step. Status: assumed."""
+MTE2_MIN_RATIO: Final = threshold("C-02", "min_mte2_ratio")
+OPERANDS_MIN_BYTES: Final = threshold("C-02", "min_operand_bytes")
+NO_PIPE_MIN_NS: Final = threshold("C-03", "min_kernel_ns")
+MEMORY_MIN_RATIO: Final = threshold("M-01", "min_rate_ratio")
+MEMORY_STEP_MIN_RATIO: Final = threshold("M-01", "min_share_ratio")
 
 NO_PEAK: Final = Words("peak not known for this device", "该设备的峰值未知")
 
@@ -223,9 +217,9 @@ def _operand_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Jud
     if np.isnan(mte2[use.is_cube]).all():
         yield Judged(code="C-02", verdict="not_judged", reason=PIPES)
         return
-    large = np.isnan(use.work.bytes) | (use.work.bytes >= OPERANDS_MIN_BYTES)
+    large = np.isnan(use.work.bytes) | (use.work.bytes >= OPERANDS_MIN_BYTES.value)
     # Row C-05 names what limits fused attention: its kernels are not claimed twice.
-    rows = use.is_cube & (mte2 >= MTE2_MIN_RATIO) & (mac < BOUND_MIN_RATIO) & large
+    rows = use.is_cube & (mte2 >= MTE2_MIN_RATIO.value) & (mac < BOUND_MIN_RATIO.value) & large
     rows &= ~attention_of(time.trace[KERNELS]).limited
     yield from _bound_finding(
         time,
@@ -246,7 +240,7 @@ def _no_pipe(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
     if np.isnan(use.pipes["aic_mte2_ratio"]).all() and np.isnan(use.pipes["aiv_mte2_ratio"]).all():
         yield Judged(code="C-03", verdict="not_judged", reason=PIPES)
         return
-    rows = (use.best_pipe <= BOUND_MIN_RATIO) & (use.duration >= NO_PIPE_MIN_NS)
+    rows = (use.best_pipe <= BOUND_MIN_RATIO.value) & (use.duration >= NO_PIPE_MIN_NS.value)
     rows &= ~attention_of(time.trace[KERNELS]).limited  # claimed by row C-05
     yield from _bound_finding(
         time,
@@ -279,7 +273,7 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
     achieved = np.where(use.duration > 0, use.work.bytes / np.maximum(use.duration, 1) * 1e9, np.nan)
     with np.errstate(invalid="ignore"):
         reached = achieved / rate
-        near = reached >= MEMORY_MIN_RATIO
+        near = reached >= MEMORY_MIN_RATIO.value
     loads = np.fmax(use.pipes["aiv_mte2_ratio"], use.pipes["aic_mte2_ratio"])
     works = np.fmax(use.pipes["aiv_vec_ratio"], use.pipes["aic_mac_ratio"])
     # Without counters the roofline decides: left of the ridge point.
@@ -287,7 +281,7 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
     # Casts and unfused sequences have rows that count their time: C-10, C-12, C-13.
     rows = near & ((loads > works) | left) & ~claimed_kernels(time, use.classes, with_optimizer=False)
     share = time.step_share(rows) if rows.any() else 0.0
-    if not rows.any() or (share is not None and share < MEMORY_STEP_MIN_RATIO):
+    if not rows.any() or (share is not None and share < MEMORY_STEP_MIN_RATIO.value):
         of = format_ratio(share or 0.0)
         yield Judged(
             code="M-01",
@@ -344,7 +338,7 @@ def _bound_finding(
     spent = int(time.duration[rows].sum())
     mean_loss = float((time.duration[rows] * loss[rows]).sum() / spent) if spent else 0.0
     touched = None if share is None else share * mean_loss
-    if not spent or (touched is not None and touched < STEP_MIN_RATIO):
+    if not spent or (touched is not None and touched < STEP_MIN_RATIO.value):
         of = format_ratio(touched or 0.0)
         yield Judged(
             code=code,

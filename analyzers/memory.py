@@ -12,6 +12,7 @@ import numpy as np
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import membership, step_windows
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Severity, Words
 from ascend_perf.model.table import NULL, Ints
@@ -22,15 +23,10 @@ from ascend_perf.units import format_quantity, format_ratio
 
 NAME: Final = "memory"
 
-MAX_GAP_RATIO: Final = 0.10
-"""Reserved but never allocated memory, of device memory (of reserved, where that is unknown). Source: K-01.
-Status: assumed."""
-MAX_GROWTH_BYTES: Final = 10 * 2**20
-"""Growth per step. Source: msprof, best_practices/memory_leak. Status: vendor."""
-MIN_STEPS: Final = 3
-"""Fewer steps show no trend. Status: assumed."""
-MAX_LIBRARY_RATIO: Final = 0.05
-"""Memory of HCCL, of device memory. Source: K-06. Status: assumed."""
+MAX_GAP_RATIO: Final = threshold("K-01", "max_gap_ratio")
+MAX_GROWTH_BYTES: Final = threshold("K-02", "max_growth_bytes")
+MIN_STEPS: Final = threshold("K-02", "min_steps")
+MAX_LIBRARY_RATIO: Final = threshold("K-06", "max_library_ratio")
 TIMELINE_POINTS: Final = 2000
 """Points per component in the report. Status: assumed (more than a page has pixels)."""
 
@@ -129,7 +125,7 @@ def _fragmentation(trace: Trace, own: Component | None) -> tuple[Finding | None,
     capacity = capacity_of(trace)
     ratio = gap / (capacity or reserved[0])
     of = Words("of device memory", "占设备内存") if capacity else Words("of what is reserved", "占已预留内存")
-    if ratio <= MAX_GAP_RATIO:
+    if ratio <= MAX_GAP_RATIO.value:
         return None, Judged(
             code=code, verdict="clean",
             reason=Words(f"{format_ratio(max(0.0, ratio))} {of.en}", f"{of.zh} {format_ratio(max(0.0, ratio))}"),
@@ -170,16 +166,16 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
     code = "K-02"
     windows = step_windows(trace)
     floors = floors_of(trace, own, len(windows))
-    if own is None or len(floors) < MIN_STEPS:
+    least = MIN_STEPS.value
+    if own is None or len(floors) < least:
         reason = Words(
-            f"a trend needs memory samples in at least {MIN_STEPS} steps (profile_memory=True, schedule active >= "
-            f"{MIN_STEPS})",
-            f"判断趋势至少需要 {MIN_STEPS} 步的内存采样（profile_memory=True，schedule active >= {MIN_STEPS}）",
+            f"a trend needs memory samples in at least {least} steps (profile_memory=True, schedule active >= {least})",
+            f"判断趋势至少需要 {least} 步的内存采样（profile_memory=True，schedule active >= {least}）",
         )
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     steps = np.diff([floor for floor, _ in floors])
     slope = float(np.median(steps))
-    if slope < MAX_GROWTH_BYTES or bool((steps <= 0).any()):
+    if slope < MAX_GROWTH_BYTES.value or bool((steps <= 0).any()):
         return None, Judged(code=code, verdict="clean")
     evidence = [
         Evidence(
@@ -244,7 +240,7 @@ def _library(trace: Trace) -> tuple[Finding | None, Judged]:
         )
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     ratio = held / capacity
-    if ratio <= MAX_LIBRARY_RATIO:
+    if ratio <= MAX_LIBRARY_RATIO.value:
         return None, Judged(code=code, verdict="clean")
     found = finding(
         code, analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, subject="library buffers",

@@ -9,8 +9,9 @@ import numpy as np
 
 from ascend_perf.analyzers._chains import chains_of
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
-from ascend_perf.analyzers._kernels import LEVEL1, PIPES, KernelTime, kernel_place
+from ascend_perf.analyzers._kernels import LEVEL1, PIPES, STEP_MIN_RATIO, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers._utilisation import BOUND_MIN_RATIO, Utilisation, utilisation_of
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Severity, Words
 from ascend_perf.model.table import Bools, Floats, Table
@@ -22,30 +23,19 @@ from ascend_perf.units import format_ns, format_quantity, format_ratio
 
 NAME: Final = "memory-counters"
 
-REACHABLE_RATIO: Final = 0.6
-"""Part of the peak memory rate that good kernels reach. Source: msmodeling, tensor_cast/device.py. Status: assumed."""
-SLOW_MAX_RATIO: Final = 0.8
-"""A rate below this part of the reachable one is low. Source: msadvisor (row M-02). Status: vendor."""
-OWN_MIN_BYTES: Final = 256 * 2**20
-"""Kernels that move more than any L2 (192 MiB) show the rate of the memory behind it. Status: assumed."""
-OWN_MIN_KERNELS: Final = 3
-"""Kernels that must show a rate before it is taken as the device's. Status: assumed."""
+REACHABLE_RATIO: Final = threshold("M-02", "reachable_ratio")
+SLOW_MAX_RATIO: Final = threshold("M-02", "min_rate_ratio")
+OWN_MIN_BYTES: Final = threshold("M-02", "min_own_rate_bytes")
+OWN_MIN_KERNELS: Final = threshold("M-02", "min_own_rate_kernels")
 OWN_BASIS: Final = "what even the slowest large element-wise kernel of this capture reaches (peak not known)"
-RATE_MIN_BYTES: Final = 8 * 2**20
-"""Kernels that move less are ruled by latency, not by the memory rate. Status: assumed."""
-RATE_MIN_NS: Final = 20_000
-"""Shorter kernels are not judged by their rate. Status: assumed (as row C-03)."""
-L2_MIN_RATIO: Final = 0.5
-"""Hit rate below which a kernel misses too often. Source: row M-03. Status: assumed."""
-L2_KERNEL_MIN_RATIO: Final = 0.01
-"""Kernels below this share of kernel time are not judged by their hits. Status: assumed."""
+RATE_MIN_BYTES: Final = threshold("M-02", "min_bytes")
+RATE_MIN_NS: Final = threshold("M-02", "min_kernel_ns")
+L2_MIN_RATIO: Final = threshold("M-03", "min_hit_ratio")
+L2_KERNEL_MIN_RATIO: Final = threshold("M-03", "min_kernel_time_ratio")
 SMALLEST_L2_BYTES: Final = 96 * 2**20
 """Operands up to here fit the L2 of every device that has these counters. Source: device table (910B4).
 Status: vendor."""
-CONFLICT_MIN_RATIO: Final = 0.2
-"""Part of a kernel's time in conflicts from which they are worth a change. Status: assumed (row M-04)."""
-STEP_MIN_RATIO: Final = 0.002
-"""A finding that could touch less of the step than this is not made. Status: assumed."""
+CONFLICT_MIN_RATIO: Final = threshold("M-04", "min_conflict_ratio")
 
 _OWN_ROWS: Final = frozenset({
     KernelClass.FORMAT.value, KernelClass.CAST.value, KernelClass.TRANSPOSE.value, KernelClass.COPY.value,
@@ -94,8 +84,8 @@ def _slow(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
         return
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = np.where(use.duration > 0, use.work.bytes / use.duration * 1e9, np.nan)
-    basis = f"{REACHABLE_RATIO:g} of the peak of {use.spec.name}" if use.spec and peak else OWN_BASIS
-    reachable = REACHABLE_RATIO * peak if peak else _own_rate(use, rate)
+    basis = f"{REACHABLE_RATIO.value:g} of the peak of {use.spec.name}" if use.spec and peak else OWN_BASIS
+    reachable = REACHABLE_RATIO.value * peak if peak else _own_rate(use, rate)
     if reachable is None:
         reason = Words(
             "the peak memory rate of this device is not known, and no large kernel of the capture shows one",
@@ -105,14 +95,14 @@ def _slow(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
         return
     with np.errstate(invalid="ignore"):
         # Cube kernels read operands several times: their bytes by shape are far below what they move.
-        rows = use.is_vector & (loads > BOUND_MIN_RATIO) & (loads >= np.nan_to_num(use.best_pipe))
-        rows &= (use.duration >= RATE_MIN_NS) & (use.work.bytes >= RATE_MIN_BYTES)
-        rows &= rate < SLOW_MAX_RATIO * reachable
+        rows = use.is_vector & (loads > BOUND_MIN_RATIO.value) & (loads >= np.nan_to_num(use.best_pipe))
+        rows &= (use.duration >= RATE_MIN_NS.value) & (use.work.bytes >= RATE_MIN_BYTES.value)
+        rows &= rate < SLOW_MAX_RATIO.value * reachable
     rows &= ~use.classes.isin(_OWN_ROWS) & ~_claimed(time, use)
     loss = np.where(rows, 1 - np.nan_to_num(rate) / reachable, 0.0)
     share, mean = _touched(time, rows, loss)
-    if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
-        limit = format_quantity(SLOW_MAX_RATIO * reachable, "bytes_per_s")
+    if not rows.any() or (share is not None and share < STEP_MIN_RATIO.value):
+        limit = format_quantity(SLOW_MAX_RATIO.value * reachable, "bytes_per_s")
         reason = Words(
             f"vector kernels bound by loads or stores below {limit}: at most {format_ratio(share or 0.0)} of the step",
             f"受搬运限制且带宽低于 {limit} 的 Vector 算子：至多占单步 {format_ratio(share or 0.0)}",
@@ -158,8 +148,8 @@ def _own_rate(use: Utilisation, rate: Floats) -> float | None:
     """
     with np.errstate(invalid="ignore"):
         rows = use.classes.equals(KernelClass.ELEMENTWISE.value) & use.is_vector
-        rows &= (use.work.bytes >= OWN_MIN_BYTES) & (rate > 0)
-    return float(rate[rows].min()) if int(rows.sum()) >= OWN_MIN_KERNELS else None
+        rows &= (use.work.bytes >= OWN_MIN_BYTES.value) & (rate > 0)
+    return float(rate[rows].min()) if int(rows.sum()) >= OWN_MIN_KERNELS.value else None
 
 
 def _inner_axis(kernels: Table, row: int) -> list[Evidence]:
@@ -192,12 +182,13 @@ def _l2(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:
     capacity = (use.spec.l2_bytes.value if use.spec else None) or SMALLEST_L2_BYTES
     with np.errstate(invalid="ignore"):
         # A vector kernel reads each byte once: its misses are the first touch, not a lost working set.
-        rows = use.is_cube & (rate < L2_MIN_RATIO) & (use.work.bytes <= capacity)
+        rows = use.is_cube & (rate < L2_MIN_RATIO.value) & (use.work.bytes <= capacity)
     share = time.kernel_share(rows)
-    if share < L2_KERNEL_MIN_RATIO:
+    if share < L2_KERNEL_MIN_RATIO.value:
         reason = Words(
-            f"cube kernels whose operands fit the L2, with a hit rate below 0.5: {format_ratio(share)} of kernel time",
-            f"操作数可放入 L2 且命中率低于 0.5 的 Cube 算子：占 Kernel 总耗时 {format_ratio(share)}",
+            f"cube kernels whose operands fit the L2, with a hit rate below {L2_MIN_RATIO.value:g}: "
+            f"{format_ratio(share)} of kernel time",
+            f"操作数可放入 L2 且命中率低于 {L2_MIN_RATIO.value:g} 的 Cube 算子：占 Kernel 总耗时 {format_ratio(share)}",
         )
         yield Judged(code="M-03", verdict="clean", reason=reason)
         return
@@ -261,9 +252,9 @@ def _conflicts(time: KernelTime) -> Iterator[Finding | Judged]:
         return
     # Causes can overlap in time: the largest one is certain, their sum is not.
     worst = np.nan_to_num(ratios, nan=0.0).max(axis=0)
-    rows = worst >= CONFLICT_MIN_RATIO
+    rows = worst >= CONFLICT_MIN_RATIO.value
     share, mean = _touched(time, rows, np.clip(worst, 0, 1))
-    if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
+    if not rows.any() or (share is not None and share < STEP_MIN_RATIO.value):
         of = format_ratio(share or 0.0)
         reason = Words(
             f"kernels with a fifth of their time in conflicts or more: at most {of} of the step",

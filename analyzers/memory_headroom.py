@@ -12,6 +12,7 @@ from ascend_perf.analyzers._idle import Cause, idle_of
 from ascend_perf.analyzers._repeats import MAX_GAP_NS
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import step_windows
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers.memory import Component, capacity_of, components, floors_of, framework
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Severity, Words
 from ascend_perf.model.table import NULL
@@ -22,18 +23,12 @@ from ascend_perf.units import format_quantity, format_ratio
 
 NAME: Final = "memory-headroom"
 
-STATIC_MIN_RATIO: Final = 0.60
-"""Memory held through the whole step, of device memory. Source: row K-05. Status: assumed."""
-LOSS_MIN_RATIO: Final = 0.10
-"""Blocks of the loss that live at once, of device memory. Status: assumed (row K-05 names no figure)."""
-FULL_MIN_RATIO: Final = 0.90
-"""Reserved memory from which the device is nearly full. Status: assumed."""
-WORKSPACE_MAX_RATIO: Final = 0.05
-"""Workspaces, of device memory. Source: row K-06. Status: assumed."""
-UNUSED_MAX_RATIO: Final = 0.50
-"""Peak of reserved memory below which memory is left unused. Source: row K-07. Status: assumed."""
-STARVED_MIN_RATIO: Final = 0.10
-"""Idle time for want of launches from which the device is not bound by computing. Source: row H-01. Status: vendor."""
+STATIC_MIN_RATIO: Final = threshold("K-05", "min_static_ratio")
+LOSS_MIN_RATIO: Final = threshold("K-05", "min_loss_ratio")
+FULL_MIN_RATIO: Final = threshold("K-05", "min_full_ratio")
+WORKSPACE_MAX_RATIO: Final = threshold("K-06", "max_workspace_ratio")
+UNUSED_MAX_RATIO: Final = threshold("K-07", "min_used_ratio")
+STARVED_MIN_RATIO: Final = threshold("K-07", "min_starved_ratio")
 
 _LOSS: Final = re.compile(r"loss|softmax|entropy|logit|nll", re.IGNORECASE)
 
@@ -104,10 +99,10 @@ def _held(trace: Trace, own: Component) -> tuple[int, int] | None:
 
 def _static(trace: Trace, own: Component, capacity: int) -> Finding | None:
     held = _held(trace, own)
-    if held is None or held[0] < STATIC_MIN_RATIO * capacity:
+    if held is None or held[0] < STATIC_MIN_RATIO.value * capacity:
         return None
     peak = own.peak(own.reserved)
-    is_full = peak is not None and peak[0] >= FULL_MIN_RATIO * capacity
+    is_full = peak is not None and peak[0] >= FULL_MIN_RATIO.value * capacity
     ratio = held[0] / capacity
     return finding(
         "K-05", analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind, share_ratio=None,
@@ -147,7 +142,7 @@ def _loss(trace: Trace, capacity: int) -> Finding | None:
     living = np.cumsum(change[order])
     at = int(np.argmax(living))
     most = int(living[at])
-    if most < LOSS_MIN_RATIO * capacity:
+    if most < LOSS_MIN_RATIO.value * capacity:
         return None
     top = int(rows[np.argmax(size[rows])])
     name = (blocks.text("name")[top] or "?")[:80]
@@ -179,7 +174,7 @@ def _workspace(trace: Trace, parts: Sequence[Component], capacity: int) -> Itera
     """K-06 for workspaces; the communication library's part of that row is judged by the memory analyzer."""
     part = next((part for part in parts if part.name == _WORKSPACE), None)
     peak = None if part is None else part.peak(part.reserved)
-    if part is None or peak is None or peak[0] <= WORKSPACE_MAX_RATIO * capacity:
+    if part is None or peak is None or peak[0] <= WORKSPACE_MAX_RATIO.value * capacity:
         return
     ratio = peak[0] / capacity
     yield finding(
@@ -204,10 +199,10 @@ def _unused(trace: Trace, parts: Sequence[Component], capacity: int) -> Iterator
         yield Judged(code="K-07", verdict="not_judged", reason=reason)
         return
     peak, name = max(held)
-    short = idle.gaps.ends - idle.gaps.starts <= MAX_GAP_NS
+    short = idle.gaps.ends - idle.gaps.starts <= MAX_GAP_NS.value
     starved = float(idle.by_gap[[list(Cause).index(cause) for cause in _STARVING]][:, short].sum() / idle.span.step_ns)
     ratio = peak[0] / capacity
-    if ratio >= UNUSED_MAX_RATIO or starved < STARVED_MIN_RATIO:
+    if ratio >= UNUSED_MAX_RATIO.value or starved < STARVED_MIN_RATIO.value:
         reason = Words(
             f"{format_ratio(ratio)} of device memory is reserved at the peak; the device waits for launches "
             f"{format_ratio(starved)} of the step",

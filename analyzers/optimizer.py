@@ -10,6 +10,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers import _steps
 from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Judged, Metric, Result, Words
 from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS
@@ -17,11 +18,9 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
 from ascend_perf.units import format_ns, format_ratio
 
-MIN_SHARE_RATIO: Final = 0.05
-"""Optimizer phases below this share of the step are not reported. Source: row C-14; status: inferred there."""
+MIN_SHARE_RATIO: Final = threshold("C-14", "min_share_ratio")
 
-MIN_CALLS: Final = 100
-"""Fewer kernels (operators on a CPU) per step than this are no per-parameter loop. Source: row C-14, "hundreds"."""
+MIN_CALLS: Final = threshold("C-14", "min_calls")
 
 _FUSED: Final = re.compile(r"fused_?adam|fused_?sgd|fused_?lamb|npufused|applyadamw?v?\d*|_fused_", re.IGNORECASE)
 
@@ -71,7 +70,7 @@ def optimizer(trace: Trace) -> Result:
     count = int(inside.sum()) / steps
     fused = bool((inside & names.flags(lambda n: bool(_FUSED.search(n)))).any())
     metric = Metric(name="optimizer_share", value=min(1.0, share), unit="ratio", better="lower", rank=trace.meta.rank)
-    if share < MIN_SHARE_RATIO or count < MIN_CALLS or fused:
+    if share < MIN_SHARE_RATIO.value or count < MIN_CALLS.value or fused:
         return Result(metrics=(metric,), judged=(Judged(code="C-14", verdict="clean"),))
     time_ns = share * whole / steps
     first = int(np.flatnonzero(rows)[0])
