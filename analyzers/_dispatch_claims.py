@@ -13,20 +13,16 @@ from ascend_perf.analyzers._collective_launch import issuing
 from ascend_perf.analyzers._idle import Cause, Idle, is_compile, union_of
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._repeats import Repeat, repeats_of
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.tables import HOST_EVENTS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
 
-DEQUEUE_MIN_RATIO: Final = 0.8
-"""Share of the step from which the second stage is busy "all the time". Source: row H-02. Status: assumed."""
-ENQUEUE_MAX_RATIO: Final = 0.25
-"""Enqueue time over dequeue time up to which the first stage is short. Source: row H-02. Status: assumed."""
-FULL_MIN_RATIO: Final = 0.5
-"""Share of the step inside Enqueue from which the queue is full. Source: row H-02. Status: assumed."""
-QUEUE_MIN_RATIO: Final = 0.03
-"""Idle time from which the queue matters. Source: row H-01 (a look from 3 %). Status: vendor."""
-SEQUENCES_MIN_RATIO: Final = 0.01
-"""Idle time inside repeated sequences from which they matter. Status: vendor (advisor, fusible_operator)."""
+DEQUEUE_MIN_RATIO: Final = threshold("H-02", "min_dequeue_ratio")
+ENQUEUE_MAX_RATIO: Final = threshold("H-02", "max_enqueue_ratio")
+FULL_MIN_RATIO: Final = threshold("H-02", "min_full_ratio")
+QUEUE_MIN_RATIO: Final = threshold("H-02", "min_idle_ratio")
+SEQUENCES_MIN_RATIO: Final = threshold("H-03", "min_idle_ratio")
 
 _LAUNCHING: Final = (Cause.LAUNCH, Cause.OP, Cause.PYTHON, Cause.NOTHING)
 
@@ -68,12 +64,12 @@ def queue_of(trace: Trace, idle: Idle) -> Queue | None:
     dequeue = intervals.difference(dequeue, union_of(trace[RUNTIME_CALLS], is_compile(trace[RUNTIME_CALLS])))
     step, first, second = idle.span.step_ns, intervals.total(enqueue), intervals.total(dequeue)
     dispatch = _parts(idle, _LAUNCHING)
-    least = QUEUE_MIN_RATIO * step
+    least = QUEUE_MIN_RATIO.value * step
     state: QueueState = "fine"
     lost = EMPTY
-    if second >= DEQUEUE_MIN_RATIO * step and first <= ENQUEUE_MAX_RATIO * second:
+    if second >= DEQUEUE_MIN_RATIO.value * step and first <= ENQUEUE_MAX_RATIO.value * second:
         state, lost = "second stage", intervals.intersection(dispatch, dequeue)
-    elif first >= FULL_MIN_RATIO * step:
+    elif first >= FULL_MIN_RATIO.value * step:
         state, lost = "queue full", intervals.intersection(dispatch, intervals.union(enqueue, dequeue))
     if intervals.total(lost) < least:
         state, lost = "fine", EMPTY
@@ -90,7 +86,7 @@ def sequences_of(trace: Trace, idle: Idle, queue: Queue | None) -> Sequences:
     within = intervals.difference(
         _parts(idle, (*_LAUNCHING, Cause.DEVICE)), EMPTY if queue is None else queue.lost
     )  # fmt: skip
-    least = SEQUENCES_MIN_RATIO * idle.span.step_ns
+    least = SEQUENCES_MIN_RATIO.value * idle.span.step_ns
     if intervals.total(within) < least:
         return Sequences(repeats=(), lost=EMPTY)
     repeats = repeats_of(KernelTime.of(trace))

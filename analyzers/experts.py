@@ -13,6 +13,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import job_of
 from ascend_perf.analyzers._step_words import share_of
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Severity, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.tables import KERNELS
@@ -22,12 +23,9 @@ from ascend_perf.units import format_ns, format_ratio
 NAME: Final = "experts"
 CODE: Final = "E-01"
 
-MAX_OVER_MEAN: Final = 1.2
-"""Expert time of the fullest rank over the mean of its group. Source: troubleshooting table E-01. Status: assumed."""
-LOOK_OVER_MEAN: Final = 1.05
-"""From here on an uneven load is a finding of low severity where it costs a notable share. Status: assumed."""
-LOOK_SHARE_RATIO: Final = 0.03
-"""Share of the step that makes it notable. Status: assumed (severity medium)."""
+MAX_OVER_MEAN: Final = threshold("E-01", "max_over_mean")
+LOOK_OVER_MEAN: Final = threshold("E-01", "low_over_mean")
+LOOK_SHARE_RATIO: Final = threshold("E-01", "low_min_share_ratio")
 
 
 @job_analyzer(name=NAME, needs=[KERNELS], order=76, section="ranks")
@@ -100,9 +98,9 @@ def _uneven(loads: list[ExpertLoad], ranks: tuple[int, ...], is_inferred: bool) 
     ratio = full.time_ns / mean
     view = full.view
     share = share_of(view, (full.time_ns - mean) * view.steps)
-    if ratio <= MAX_OVER_MEAN and (ratio <= LOOK_OVER_MEAN or share < LOOK_SHARE_RATIO):
+    if ratio <= MAX_OVER_MEAN.value and (ratio <= LOOK_OVER_MEAN.value or share < LOOK_SHARE_RATIO.value):
         return None
-    limit = min(MAX_OVER_MEAN, 1 + (ratio - 1) / 2)
+    limit = min(MAX_OVER_MEAN.value, 1 + (ratio - 1) / 2)
     high = tuple(load.view.rank for load in loads if load.time_ns > limit * mean)
     who = ranks_words(high)
     evidence = [
@@ -117,7 +115,7 @@ def _uneven(loads: list[ExpertLoad], ranks: tuple[int, ...], is_inferred: bool) 
             + ("" if len(loads) == len(ranks) else f"; {len(ranks) - len(loads)} ranks of the group are not there"),
         ),
         Evidence(name=Words("fullest against the mean", "最满与平均之比"), value=ratio, unit="x",
-                 where=f"limit {MAX_OVER_MEAN}"),
+                 where=f"limit {MAX_OVER_MEAN.value}"),
     ]  # fmt: skip
     known = [load.tokens for load in loads if load.tokens is not None]
     if full.tokens is not None and len(known) == len(loads):
@@ -132,7 +130,7 @@ def _uneven(loads: list[ExpertLoad], ranks: tuple[int, ...], is_inferred: bool) 
         CODE, analyzer=NAME, trace_rank=None, share_ratio=share, subject=", ".join(map(str, ranks[:16])), ranks=high,
         affected_ranks=tuple(load.view.rank for load in loads if load.view.rank not in high),
         vendor=view.trace.meta.device.kind, evidence=evidence,
-        severity=Severity.LOW if ratio <= MAX_OVER_MEAN else None,
+        severity=Severity.LOW if ratio <= MAX_OVER_MEAN.value else None,
         title=Words(
             f"The experts of {who.en} take up to {ratio:.2f}x the mean of their group: {format_ns(full.time_ns)} "
             f"against {format_ns(mean)} per step ({format_ratio(share)} of the step)",

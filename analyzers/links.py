@@ -15,6 +15,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView, job_of
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import Ints, Text
@@ -25,22 +26,14 @@ from ascend_perf.units import format_quantity, format_ratio
 NAME: Final = "links"
 CODE: Final = "N-06"
 
-MAX_BELOW_RATIO: Final = 0.05
-"""A link this much below its peers is slow. Source: msprof-analyze, cluster analysis. Status: vendor."""
-MIN_PEERS: Final = 3
-"""Fewer other links of the same kind give nothing to compare with. Status: assumed."""
-MIN_SAMPLES: Final = 3
-"""Fewer transfers tell no rate. Status: assumed."""
-MANY_BYTES: Final = 64 << 20
-"""So much data tells a rate in any number of transfers. Status: assumed."""
-MIN_BYTES: Final = 1 << 20
-"""Less data over a link tells latency, not rate. Status: assumed."""
-MAX_SPREADS: Final = 4.0
-"""A slow link lies this many standard deviations below its peers: rates scatter by a few percent. Status: assumed."""
-MAX_SIZE_RATIO: Final = 2.0
-"""Links whose transfers differ more in size are not compared: rates rise with size. Status: assumed."""
-MIN_SHARE_RATIO: Final = 0.01
-"""Less lost time than this share of the step is no finding. Status: assumed."""
+MAX_BELOW_RATIO: Final = threshold("N-06", "max_below_ratio")
+MIN_PEERS: Final = threshold("N-06", "min_peers")
+MIN_SAMPLES: Final = threshold("N-06", "min_samples")
+MANY_BYTES: Final = threshold("N-06", "many_bytes")
+MIN_BYTES: Final = threshold("N-06", "min_bytes")
+MAX_SPREADS: Final = threshold("N-06", "max_spreads")
+MAX_SIZE_FACTOR: Final = threshold("N-06", "max_size_factor")
+MIN_SHARE_RATIO: Final = threshold("N-06", "min_share_ratio")
 MAX_ROWS: Final = 400
 """Links listed in the table, the slowest against its peers first."""
 
@@ -97,10 +90,11 @@ def links(run: Run) -> Result:
     slow = _compare(found)
     table = _table(found)
     if not any(link.usual for link in found):
+        least, samples = format_quantity(MIN_BYTES.value, "bytes"), MIN_SAMPLES.value
         reason = Words(
-            f"fewer than {MIN_PEERS + 1} links of one kind carry {MIN_BYTES >> 20} MiB or more in {MIN_SAMPLES} "
+            f"fewer than {MIN_PEERS.whole + 1} links of one kind carry {least} or more in {samples} "
             "transfers or more: nothing to compare with; give all ranks of the job",
-            f"同类链路（{MIN_SAMPLES} 次以上、共 {MIN_BYTES >> 20} MiB 以上）不足 {MIN_PEERS + 1} 条，"
+            f"同类链路（{samples} 次以上、共 {least} 以上）不足 {MIN_PEERS.whole + 1} 条，"
             "无从比较；请给出全部卡",
         )
         return Result(tables=(table,), judged=(Judged(code=CODE, verdict="not_judged", reason=reason),))
@@ -185,14 +179,15 @@ def _summed(
 def _compare(found: Sequence[Link]) -> list[Link]:
     """The slow links; sets the usual rate of all that can be compared."""
     kinds: dict[tuple[str, str, int], list[Link]] = {}
+    few, samples, many, factor = MIN_BYTES.value, MIN_SAMPLES.value, MANY_BYTES.value, MAX_SIZE_FACTOR.value
     for link in found:
-        if link.bytes >= (MIN_BYTES if link.samples >= MIN_SAMPLES else MANY_BYTES):
+        if link.bytes >= (few if link.samples >= samples else many):
             kinds.setdefault((link.transport, link.op, link.group_size), []).append(link)
     slow: list[Link] = []
     for same in kinds.values():
         mean = float(np.median([link.bytes / link.samples for link in same]))
-        same = [link for link in same if mean / MAX_SIZE_RATIO <= link.bytes / link.samples <= mean * MAX_SIZE_RATIO]
-        if len(same) <= MIN_PEERS:
+        same = [link for link in same if mean / factor <= link.bytes / link.samples <= mean * factor]
+        if len(same) <= MIN_PEERS.value:
             continue
         rates = np.array([link.rate for link in same])
         for at, link in enumerate(same):
@@ -200,7 +195,7 @@ def _compare(found: Sequence[Link]) -> list[Link]:
             usual = float(np.median(others))
             spread = _SCALE * float(np.median(np.abs(others - usual)))
             link.usual = usual
-            if link.rate < (1 - MAX_BELOW_RATIO) * usual and usual - link.rate > MAX_SPREADS * spread:
+            if link.rate < (1 - MAX_BELOW_RATIO.value) * usual and usual - link.rate > MAX_SPREADS.value * spread:
                 slow.append(link)
     return slow
 
@@ -212,7 +207,7 @@ def _slow_links(job: Job, slow: Sequence[Link]) -> Finding | None:
         lost[link.view.rank] = max(lost.get(link.view.rank, 0.0), _lost_of_rank(slow, link.view))
     views = {view.rank: view for view in job.ranks}
     shares = {rank: share_of(views[rank], value) for rank, value in lost.items()}
-    if not shares or max(shares.values()) < MIN_SHARE_RATIO:
+    if not shares or max(shares.values()) < MIN_SHARE_RATIO.value:
         return None
     worst = max(shares, key=shares.__getitem__)
     ends = [{link.src, link.dst} for link in slow if link.is_global]
@@ -232,7 +227,7 @@ def _slow_links(job: Job, slow: Sequence[Link]) -> Finding | None:
     ]  # fmt: skip
     return finding(
         CODE, analyzer=NAME, trace_rank=None, share_ratio=shares[worst], subject="links", ranks=causes,
-        affected_ranks=tuple(sorted(rank for rank, share in shares.items() if share >= MIN_SHARE_RATIO)),
+        affected_ranks=tuple(sorted(rank for rank, share in shares.items() if share >= MIN_SHARE_RATIO.value)),
         vendor=views[worst].trace.meta.device.kind, evidence=evidence,
         title=Words(
             f"The {example.transport} link {name}{more} runs at "
