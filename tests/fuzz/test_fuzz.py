@@ -1,0 +1,52 @@
+"""The fuzzer itself, and what it found: each case that ended wrong once must end well."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ascend_perf.pipeline import load
+from tests.fuzz.mutate import damage
+from tests.fuzz.run import fault
+from tests.fuzz.seeds import SEEDS
+
+FOUND: tuple[tuple[str, int], ...] = ()
+"""(target, case) of what a run found; what was wrong has a test of its own beside the parser's."""
+FIRST = 12
+"""Cases of each target that are run with every test run."""
+
+
+@pytest.mark.parametrize("target", SEEDS)
+def test_the_undamaged_profile_can_be_read(tmp_path: Path, target: str) -> None:
+    SEEDS[target](tmp_path)
+    run = load(tmp_path, jobs=1)
+    assert run.traces and not run.skipped
+
+
+@pytest.mark.parametrize("target", SEEDS)
+def test_one_case_does_the_same_damage_each_time(tmp_path: Path, target: str) -> None:
+    said = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        SEEDS[target](folder)
+        said.append([damage(folder, random.Random(f"{target} 7")) for _ in range(3)])
+    assert said[0] == said[1] and all(said[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SEEDS)
+@pytest.mark.parametrize("number", range(FIRST))
+def test_damaged_profiles_end_well(tmp_path: Path, target: str, number: int) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    assert fault(target, number, folder) is None
+
+
+@pytest.mark.parametrize(("target", "number"), FOUND)
+def test_found_once(tmp_path: Path, target: str, number: int) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    assert fault(target, number, folder) is None
