@@ -40,6 +40,16 @@ def open_binary(path: Path) -> BinaryIO:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether the content is gzip, whatever the name says.
+
+    Raises:
+        InputError: the file cannot be opened.
+    """
+    with open_binary(path) as file:
+        return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+
+
 def head(path: Path, size: int = 64 << 10) -> bytes:
     """The first `size` bytes of the content, decompressed when it is gzip; what can be had when it is damaged.
 

@@ -214,7 +214,7 @@ def _split(
     types = {name: pa.binary() if name in numbers else words for name in wanted}
     try:
         table = pa_csv.read_csv(
-            path,
+            _plain(path),
             read_options=pa_csv.ReadOptions(
                 column_names=list(names), skip_rows=1, use_threads=False, block_size=BLOCK_BYTES
             ),
@@ -237,6 +237,11 @@ def _split(
         else:
             columns[name] = pa.concat_arrays(column.unify_dictionaries().chunks)
     return columns, ragged
+
+
+def _plain(path: Path) -> Path | io.BytesIO:
+    """What pyarrow reads: the file itself, or its content when it is gzip, which pyarrow tells by the name only."""
+    return io.BytesIO(b"".join(files.blocks(path))) if files.is_gzip(path) else path
 
 
 def _is_utf8(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 from pathlib import Path
@@ -141,3 +142,16 @@ def test_any_text_gives_a_number_or_unknown(text: str) -> None:
     (value,) = decimal_scaled(np.array([text.encode() or b" "]), 3).tolist()
 
     assert isinstance(value, int)
+
+
+def test_a_compressed_table_reads_like_the_plain_one(tmp_path: Path) -> None:
+    text = "Name,Duration(us)\n" + "".join(f"k{n},{n}.5\n" for n in range(50))
+    plain = read_csv(write(tmp_path, text), numbers=("Duration(us)",))
+    packed = tmp_path / "packed.csv"
+    packed.write_bytes(gzip.compress(text.encode()))
+
+    read = read_csv(packed, numbers=("Duration(us)",))
+
+    assert read.rows == plain.rows == 50
+    assert read.text("Name").to_list() == plain.text("Name").to_list()
+    assert read.scaled(3, "Duration(us)").tolist() == [n * 1000 + 500 for n in range(50)]
