@@ -42,7 +42,7 @@ def damage(folder: Path, rng: random.Random) -> list[str]:
         if not files:
             break
         path = rng.choice(files)
-        ways = [_bytes, _bytes, _lines, _file]
+        ways = [_bytes, _bytes, _bytes, _lines, _lines, _lines, _file]
         if path.suffix in (".db", ".sqlite"):
             ways = [_database, _database, _database, _database, _bytes, _file]
         elif path.suffix == ".json":
