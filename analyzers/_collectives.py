@@ -6,42 +6,40 @@ apart. Where they do not, only durations are compared: the rank that comes last 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from ascend_perf.analyzers._communication import Calls, group_members, has_subtasks, is_p2p
+from ascend_perf.analyzers._alignment import Sequence as CallSequence
+from ascend_perf.analyzers._alignment import best_shift
+from ascend_perf.analyzers._clocks import ClockOffset, Clocks, Ties, clocks_of
+from ascend_perf.analyzers._communication import Calls, group_members, has_subtasks, is_p2p, is_pipelined
 from ascend_perf.analyzers._communication_tables import group_names
 from ascend_perf.analyzers._joint_calls import calls_by_order
-from ascend_perf.analyzers._stages import RankView
-from ascend_perf.model.table import NULL, Bools, Floats, Ints
+from ascend_perf.analyzers._p2p import p2p_ties, peers_of_calls
+from ascend_perf.analyzers._stages import Job, RankView
+from ascend_perf.model.table import NULL, Bools, Ints
 
 SYNCHRONOUS: Final = frozenset({"allReduce", "allGather", "reduceScatter", "alltoall", "alltoallv", "barrier"})
 """Ops that no rank leaves before all have come; a broadcast's root and a reduce's leaves may leave early."""
-MIN_MATCHED: Final = 3
-"""Fewer common collectives settle no clock offset: one odd end could not be seen. Status: assumed."""
-MAX_OFFSET_SPREAD_NS: Final = 500_000
-"""Ends that scatter more than this around their median tell no offset. Status: assumed."""
 SAME_CLOCK_NS: Final = 100_000
 """Clocks closer than this count as one: ends of one collective differ by tens of microseconds. Status: measured."""
-_SCALE: Final = 1.4826
-"""Median absolute deviation to standard deviation of a normal distribution."""
 _WIDTH: Final = 1 << 40
+_ROOM: Final = 64
+"""Added to all ordinals, so that none is below 0 after those of a rank were shifted."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClockOffset:
-    """How far a rank's clock is ahead of the reference rank's."""
+class Shift:
+    """A rank whose record of a group begins at another call than the others'."""
 
     rank: int
-    reference: int
-    offset_ns: int | None
-    """None: the data do not settle it."""
-    uncertainty_ns: int | None
-    matched: int
-    """Collectives whose ends were compared, on the way of pairs that leads to the reference."""
+    group: str | None
+    calls: int
+    """What was added to its ordinals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +70,10 @@ class Collectives:
     """Message size of the member's call, `NULL` where unknown."""
     steps: Ints
     """Step of the member's call."""
-    offsets: tuple[ClockOffset, ...]
+    clocks: Clocks
+    peers: tuple[Ints, ...]
+    """Per view: the rank at the other end of each of its calls, -1 for collectives and where nothing tells it."""
+    shifts: tuple[Shift, ...]
     is_late_by_clock: Bools
     """Per collective: the clocks of all of its members are known, so starts can be compared."""
     waits: Ints
@@ -80,6 +81,11 @@ class Collectives:
 
     def __len__(self) -> int:
         return len(self.heads)
+
+    @property
+    def offsets(self) -> tuple[ClockOffset, ...]:
+        """Offset of each rank's clock."""
+        return self.clocks.offsets
 
     def per_call(self, values: Ints, reduce: np.ufunc) -> Ints:
         """One value per collective from one per member."""
@@ -112,13 +118,14 @@ def collectives_of(views: tuple[RankView, ...]) -> Collectives:
     """The collectives that two ranks or more share.
 
     A call is the same on two ranks when group, op and ordinal in the group are equal; where the traces name no groups,
-    when order and ends agree. Groups of one name but other members are other groups. Point-to-point calls are left
-    out: their ordinals do not tell which send belongs to which receive.
+    when order and ends agree. Groups of one name but other members are other groups. Where ops, sizes and ends say that
+    the record of a rank begins at another call, its ordinals are shifted (`best_shift`). Point-to-point calls of a
+    pipeline are left out: their ordinals do not tell which send belongs to which receive.
 
     Source:
         rivals-and-methods, method 5.6.
     """
-    keys, place, row, names, sizes = _named(views)
+    keys, place, row, names, sizes, shifts = _named(views)
     order = np.lexsort((place, keys))
     keys, place, row = keys[order], place[order], row[order]
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.empty(0, np.int64)
@@ -139,15 +146,15 @@ def collectives_of(views: tuple[RankView, ...]) -> Collectives:
     kind = _same_kinds(names)[kinds[heads]] if len(heads) else np.empty(0, np.int64)
     named = [names[at] for at in kinds[heads].tolist()] if len(heads) else []
     columns = _columns(views, place, row)
-    offsets, shift = _offsets(
-        views, place, columns["ends"], heads, np.array([n[2] in SYNCHRONOUS for n in named], bool)
-    )
-    waits, by_clock = _waits(place, columns["starts"], columns["durations"], heads, shift)
+    peers = tuple(peers_of_calls(view) for view in views)
+    synchronous = np.array([n[2] in SYNCHRONOUS for n in named], bool)
+    clocks = clocks_of([view.rank for view in views], _ties(views, peers, place, columns["ends"], heads, synchronous))
+    waits, by_clock = _waits(place, columns["starts"], columns["durations"], heads, clocks)
     return Collectives(
         views=views, place=place, row=row, heads=heads, group=tuple(n[0] for n in named),
         label=tuple(n[1] for n in named), op=tuple(n[2] for n in named),
         size=np.array([sizes[at] for at in kinds[heads].tolist()] if len(heads) else [], np.int64), kind=kind,
-        offsets=offsets, waits=waits, is_late_by_clock=by_clock, **columns,
+        clocks=clocks, peers=peers, shifts=shifts, waits=waits, is_late_by_clock=by_clock, **columns,
     )  # fmt: skip
 
 
@@ -155,16 +162,19 @@ _Name = tuple[str | None, str | None, str]
 """Group as readers see it, its label, op."""
 
 
-def _named(views: tuple[RankView, ...]) -> tuple[Ints, Ints, Ints, list[_Name], list[int]]:
+def _named(views: tuple[RankView, ...]) -> tuple[Ints, Ints, Ints, list[_Name], list[int], tuple[Shift, ...]]:
     """Keys, places and rows of the calls with a group and an ordinal, and what the kinds in the keys stand for."""
     known = {name: members for view in views for name, members in group_members(view.trace).items()}
     kinds: dict[tuple[str, tuple[int, ...], str], int] = {}
     names: list[_Name] = []
     sizes: list[int] = []
-    keys, places, rows = [], [], []
+    domains: dict[tuple[str, tuple[int, ...]], int] = {}
+    domain_of: list[int] = []
+    numbered: list[tuple[Ints, Ints, Ints]] = []
     for at, view in enumerate(views):
         table = view.calls.table
-        usable = (table.ints("index_in_group") != NULL) & (table.text("group").codes >= 0) & ~is_p2p(table)
+        usable = (table.ints("index_in_group") != NULL) & (table.text("group").codes >= 0)
+        usable &= ~(is_p2p(table) & is_pipelined(view.trace))
         if not usable.any():
             continue
         mine = np.flatnonzero(usable)
@@ -183,19 +193,66 @@ def _named(views: tuple[RankView, ...]) -> tuple[Ints, Ints, Ints, list[_Name], 
             key = (name, ranks, ops.values[op])
             if key not in kinds:
                 kinds[key] = len(names)
+                domain_of.append(domains.setdefault((name, ranks), len(domains)))
                 names.append((shown.get(name, name), labels.get(name), ops.values[op]))
                 sizes.append(len(ranks) or _stated_size(view.calls, groups.codes == group))
             numbers[pair] = kinds[key]
         number = numbers[index.reshape(-1)]
         mine, number = mine[number >= 0], number[number >= 0]
-        ordinal = table.ints("index_in_group")[mine] & 0x7FFFFFFF
-        keys.append(number * _WIDTH + _repeats(number * _WIDTH + ordinal) * 0x80000000 + ordinal)
-        places.append(np.full(len(mine), at, np.int64))
-        rows.append(mine)
-    if not keys:
+        if len(mine):
+            numbered.append((np.full(len(mine), at, np.int64), mine, number))
+    if not numbered:
         nothing = np.empty(0, np.int64)
-        return nothing, nothing, nothing, names, sizes
-    return np.concatenate(keys), np.concatenate(places), np.concatenate(rows), names, sizes
+        return nothing, nothing, nothing, names, sizes, ()
+    place, row, number = (np.concatenate([part[i] for part in numbered]) for i in range(3))
+    ordinal = np.concatenate([views[int(p[0])].calls.table.ints("index_in_group")[r] for p, r, _ in numbered])
+    ordinal = (ordinal & 0x3FFFFFFF) + _ROOM
+    domain = np.array(domain_of, np.int64)[number]
+    added = _shifts(views, place, row, domain, ordinal)
+    shown_of = {at: names[kind][0] for kind, at in reversed(list(enumerate(domain_of)))}
+    shifts = tuple(
+        Shift(rank=views[at].rank, group=shown_of[group], calls=value) for (at, group), value in sorted(added.items())
+    )
+    for (at, group), value in added.items():
+        ordinal[(place == at) & (domain == group)] += value
+    base = number * _WIDTH
+    repeats = np.empty(len(place), np.int64)
+    for at in np.unique(place).tolist():
+        mine = place == at
+        repeats[mine] = _repeats((base + ordinal)[mine])
+    return base + repeats * 0x80000000 + ordinal, place, row, names, sizes, shifts
+
+
+def _shifts(
+    views: tuple[RankView, ...], place: Ints, row: Ints, domain: Ints, ordinal: Ints
+) -> dict[tuple[int, int], int]:
+    """What to add to the ordinals of a rank (by place) in a group, where its record begins at another call."""
+    found: dict[tuple[int, int], int] = {}
+    order = np.lexsort((ordinal, place, domain))
+    heads = np.flatnonzero(np.diff(domain[order]) | np.diff(place[order])) + 1
+    names: dict[str | None, int] = {}
+    ours: dict[int, list[tuple[int, CallSequence]]] = {}
+    for rows in np.split(order, heads):
+        numbers = ordinal[rows]
+        if len(numbers) < 2 or not bool((np.diff(numbers) > 0).all()):
+            continue  # ordinals that begin again with each step: the k-th of each step is one call
+        at = int(place[rows[0]])
+        table = views[at].calls.table
+        mine = row[rows]
+        ops = table.text("op")
+        codes = np.array([names.setdefault(value, len(names)) for value in ops.values] + [-1], np.int64)
+        start, duration = table.ints("start_ns")[mine], table.ints("dur_ns")[mine]
+        calls = CallSequence(
+            ordinals=numbers, ops=codes[ops.codes[mine]], sizes=table.ints("size_bytes")[mine], ends=start + duration,
+            durations=duration,
+        )  # fmt: skip
+        ours.setdefault(int(domain[rows[0]]), []).append((at, calls))
+    for group, members in ours.items():
+        reference = max(members, key=lambda member: (len(member[1].ordinals), -member[0]))
+        for at, calls in members:
+            if at != reference[0] and (shift := best_shift(reference[1], calls)):
+                found[at, group] = shift
+    return found
 
 
 def _repeats(keys: Ints) -> Ints:
@@ -242,77 +299,43 @@ def _columns(views: tuple[RankView, ...], place: Ints, row: Ints) -> dict[str, I
     return columns
 
 
-def _offsets(
-    views: tuple[RankView, ...], place: Ints, ends: Ints, heads: Ints, synchronous: Bools
-) -> tuple[tuple[ClockOffset, ...], Floats]:
-    """The offset of each rank's clock, and the same as an array with NaN where it is not known.
-
-    Pairs of ranks that share collectives are edges; the offset of a pair is the median difference of its ends. From
-    the first rank of each connected part, the surest edges lead to the others.
-    """
-    edges: dict[tuple[int, int], tuple[float, float, int]] = {}
-    if len(heads):
-        counts = np.diff(np.append(heads, len(place)))
-        first = np.repeat(heads, counts)
-        use = np.repeat(synchronous, counts) & (np.arange(len(place)) != first)
-        pairs, members = place[first] * len(views) + place, np.flatnonzero(use)
-        order = members[np.argsort(pairs[members], kind="stable")]
-        changes = np.flatnonzero(pairs[order][1:] != pairs[order][:-1]) + 1
-        for part in np.split(order, changes) if len(order) else ():
-            difference = ends[part] - ends[first[part]]
-            median = float(np.median(difference))
-            spread = _SCALE * float(np.median(np.abs(difference - median)))
-            if len(part) >= MIN_MATCHED and spread <= MAX_OFFSET_SPREAD_NS:
-                low, high = divmod(int(pairs[part[0]]), len(views))
-                edges[low, high] = (median, spread, len(part))
-    shift = np.full(len(views), np.nan)
-    found: dict[int, ClockOffset] = {}
-    part_of = np.full(len(views), -1)
-    for root in range(len(views)):
-        if root in found:
-            continue
-        found[root] = ClockOffset(
-            rank=views[root].rank, reference=views[root].rank, offset_ns=0, uncertainty_ns=0, matched=0
-        )
-        shift[root], part_of[root] = 0.0, root
-        reached = {root}
-        while candidates := [
-            (spread, a, b, value, count)
-            for (a, b), (value, spread, count) in edges.items()
-            if (a in reached) != (b in reached)
-        ]:
-            spread, a, b, value, count = min(candidates)
-            known, new, sign = (a, b, 1) if a in reached else (b, a, -1)
-            shift[new], part_of[new] = shift[known] + sign * value, root
-            before = found[known].uncertainty_ns or 0
-            found[new] = ClockOffset(
-                rank=views[new].rank, reference=views[root].rank, offset_ns=round(shift[new]),
-                uncertainty_ns=round(float(np.hypot(before, spread))), matched=count,
-            )  # fmt: skip
-            reached.add(new)
-    # Ranks that nothing ties to the largest part have a clock of their own.
-    parts, sizes = np.unique(part_of, return_counts=True)
-    main = int(parts[np.argmax(sizes)]) if len(parts) else -1
-    reference = views[main].rank if len(views) else -1
-    for at in range(len(views)):
-        if part_of[at] != main:
-            found[at] = ClockOffset(
-                rank=views[at].rank, reference=reference, offset_ns=None, uncertainty_ns=None, matched=0
-            )
-            shift[at] = np.nan
-    if len(views) and int(sizes.max()) == 1:
-        shift[:] = np.nan
-        found[main] = ClockOffset(rank=reference, reference=reference, offset_ns=0, uncertainty_ns=0, matched=0)
-    return tuple(found[at] for at in range(len(views))), shift
+def _ties(
+    views: tuple[RankView, ...], peers: Sequence[Ints], place: Ints, ends: Ints, heads: Ints, synchronous: Bools
+) -> Ties:
+    """Moments that ranks share: the ends of synchronous collectives (each member against the first), and of p2p."""
+    pairs = p2p_ties(views, peers)
+    if not len(heads):
+        return pairs
+    counts = np.diff(np.append(heads, len(place)))
+    first = np.repeat(heads, counts)
+    use = np.flatnonzero(np.repeat(synchronous, counts) & (np.arange(len(place)) != first))
+    return Ties(
+        first=np.append(place[first[use]], pairs.first), second=np.append(place[use], pairs.second),
+        first_ns=np.append(ends[first[use]], pairs.first_ns), second_ns=np.append(ends[use], pairs.second_ns),
+    )  # fmt: skip
 
 
-def _waits(place: Ints, starts: Ints, durations: Ints, heads: Ints, shift: Floats) -> tuple[Ints, Bools]:
+def _waits(place: Ints, starts: Ints, durations: Ints, heads: Ints, clocks: Clocks) -> tuple[Ints, Bools]:
     """How long each member was there before the last one, and which collectives the clocks decide."""
     if not len(heads):
         return np.empty(0, np.int64), np.zeros(0, bool)
     counts = np.diff(np.append(heads, len(place)))
-    known = np.logical_and.reduceat(~np.isnan(shift[place]), heads)
-    aligned = starts - np.where(np.isnan(shift[place]), 0, np.rint(shift[place])).astype(np.int64)
+    known = np.logical_and.reduceat(clocks.known(place), heads)
+    aligned = clocks.aligned(place, starts)
     by_clock = np.minimum(np.repeat(np.maximum.reduceat(aligned, heads), counts) - aligned, durations)
     by_duration = durations - np.repeat(np.minimum.reduceat(durations, heads), counts)
     return np.where(np.repeat(known, counts), by_clock, by_duration), known
+
+
+_last: list[tuple[weakref.ref[Job], Collectives]] = []
+"""The collectives that were matched last: several analyzers ask for those of one job. They go with it."""
+
+
+def job_collectives(job: Job) -> Collectives:
+    """The collectives of a job's ranks, matched once."""
+    for known, calls in _last:
+        if known() is job:
+            return calls
+    calls = collectives_of(job.ranks)
+    _last[:] = [(weakref.ref(job, lambda _: _last.clear()), calls)]
+    return calls

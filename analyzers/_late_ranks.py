@@ -7,12 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._collectives import job_collectives
 from ascend_perf.analyzers._communication import Split, ranks_words
-from ascend_perf.analyzers._joint_calls import JointWait, joint_waits
+from ascend_perf.analyzers._joint_waits import JointWait, joint_waits
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
-from ascend_perf.model.finding import Evidence, Finding, Judged, Words
+from ascend_perf.model.finding import Evidence, Finding, HeldUp, Judged, Words
 from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "ranks"
@@ -31,7 +32,8 @@ MIN_WAIT_RATIO: Final = 0.05
 
 def notable_waits(job: Job) -> list[JointWait]:
     """Waits of a rank for another in their common calls that take a notable share of its step, the largest first."""
-    waits = [wait for wait in joint_waits(job.ranks) if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO]
+    found = joint_waits(job_collectives(job))
+    waits = [wait for wait in found if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO]
     return sorted(waits, key=lambda wait: -share_of(wait.waiter, wait.exposed_ns))
 
 
@@ -78,15 +80,22 @@ def late_ranks(job: Job, waits: Sequence[JointWait]) -> tuple[list[Finding], Jud
     )  # fmt: skip
 
 
-def last_to_join(waits: Sequence[JointWait]) -> list[Finding]:
+def last_to_join(waits: Sequence[JointWait], held: Sequence[HeldUp] = ()) -> list[Finding]:
     """N-05 from the durations of common calls: the rank that joins last has the shortest call, the others wait.
 
-    Only for ranks whose own sub-tasks do not name the peer.
+    Only for ranks whose own sub-tasks do not name the peer. Where the last one was itself held up (`held`), the rank
+    that did so is named.
     """
     if not waits:
         return []
     worst = waits[0]
-    late = tuple(sorted({wait.late.rank for wait in waits}))
+    behind = {(one.waiter, one.late): one for one in held}
+    passed_on = {wait.late.rank: one for wait in waits if (one := behind.get((wait.waiter.rank, wait.late.rank)))}
+    joined_last = tuple(sorted({wait.late.rank for wait in waits}))
+    causes = (behind.get((wait.waiter.rank, wait.late.rank)) for wait in waits)
+    late = tuple(sorted({wait.late.rank if one is None else one.by for wait, one in zip(waits, causes, strict=True)}))
+    notes = [one.note for one in passed_on.values()]
+    note, note_zh = "".join(f"; {one.en}" for one in notes), "".join(f"；{one.zh}" for one in notes)
     affected = tuple(sorted({wait.waiter.rank for wait in waits}))
     by_order = any(wait.is_matched_by_order for wait in waits)
     share = share_of(worst.waiter, worst.exposed_ns)
@@ -118,10 +127,10 @@ def last_to_join(waits: Sequence[JointWait]) -> list[Finding]:
             affected_ranks=affected, vendor=worst.waiter.trace.meta.device.kind, evidence=evidence,
             title=Words(
                 f"{upper_first(ranks_words(affected).en)} {'wait' if len(affected) > 1 else 'waits'} {spent} of "
-                f"{step.en} ({format_ratio(share)}) in collectives that {ranks_words(late).en} "
-                f"{'join' if len(late) > 1 else 'joins'} last",
+                f"{step.en} ({format_ratio(share)}) in collectives that {ranks_words(joined_last).en} "
+                f"{'join' if len(joined_last) > 1 else 'joins'} last{note}",
                 f"{ranks_words(affected).zh} 在{step.zh}有 {spent}（{format_ratio(share)}）在集合通信中等待最后到达的 "
-                f"{ranks_words(late).zh}",
+                f"{ranks_words(joined_last).zh}{note_zh}",
             ),
             formula="sum over common calls of (duration - shortest duration over the ranks seen), exposed part / "
             "length of the steps; durations only, so the clocks of the ranks need not agree; ranks that are not in the "

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._collective_rates import link_peak, rates, transport_of
-from ascend_perf.analyzers._collectives import SAME_CLOCK_NS, Collectives, collectives_of
+from ascend_perf.analyzers._collectives import SAME_CLOCK_NS, Collectives, job_collectives
 from ascend_perf.analyzers._communication import peer_waits, ranks_words
 from ascend_perf.analyzers._retransmission import retransmission
 from ascend_perf.analyzers._stages import Job, job_of
@@ -36,7 +36,7 @@ def collectives(run: Run) -> Result:
         raise NoData(job.notes[0] if job.notes else Words("no rank has device activity", "没有任何一张卡有设备活动"))
     if not any(len(view.calls) for view in job.ranks):
         raise NoData(Words("no collective lies inside a step", "没有集合通信落在迭代内"))
-    calls = collectives_of(job.ranks)
+    calls = job_collectives(job)
     found, verdict = retransmission(job, calls)
     tables = (_collectives(calls), _waits(job, calls), _clocks(calls))
     return Result(

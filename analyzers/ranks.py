@@ -7,8 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._collectives import job_collectives
 from ascend_perf.analyzers._communication import no_waits, ranks_words
 from ascend_perf.analyzers._communication_tables import build
+from ascend_perf.analyzers._held_up import held_up
+from ascend_perf.analyzers._inherited import causes_of
 from ascend_perf.analyzers._late_ranks import (
     MAX_SPREAD_RATIO,
     last_to_join,
@@ -49,13 +52,15 @@ def ranks(run: Run) -> Result:
     bubble = _pipeline(job)
     waits = notable_waits(job)
     late = late_ranks(job, waits)
-    last = last_to_join(waits)
+    held = held_up(causes_of(job_collectives(job)))
+    last = last_to_join(waits, held)
     found = [*stage[0], *bubble[0], *late[0], *last]
     return Result(
         findings=tuple(found),
         metrics=_metrics(job),
         tables=(_table(job),),
         judged=(stage[1], bubble[1], Judged(code="N-05", verdict="found") if last else late[1]),
+        held_up=held,
     )
 
 

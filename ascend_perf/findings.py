@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from ascend_perf.gains import with_added
-from ascend_perf.model.finding import Evidence, Finding, Outcome, Severity, Words, severity_of
+from ascend_perf.model.finding import Evidence, Finding, HeldUp, Outcome, Severity, Words, severity_of
 from ascend_perf.units import format_ratio
 
 MIN_REST_RATIO: Final = 0.03
@@ -36,6 +36,7 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
     """
     of_job = [f for o in outcomes if o.scope == "job" for f in o.findings if f.share_ratio is not None]
     told = {(o.trace_index, f.code) for o in outcomes if o.scope == "rank" for f in o.findings}
+    held_up = [held for o in outcomes for held in o.held_up]
     settled: list[Finding] = []
     for outcome in outcomes:
         if outcome.scope == "job":
@@ -51,8 +52,32 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
             ]
             rest = _without(finding, explaining)
             if rest is not None:
-                settled.append(rest)
+                settled.append(_of_its_cause(rest, held_up))
     return settled
+
+
+def _of_its_cause(finding: Finding, held_up: Sequence[HeldUp]) -> Finding:
+    """The finding with the ranks that made the blamed ones late in their place, where the job tells them."""
+    mine = {
+        held.late: held
+        for held in held_up
+        if held.code == finding.code and held.late in finding.ranks and held.waiter in finding.affected_ranks
+    }
+    if not mine:
+        return finding
+    ranks = tuple(sorted({mine[rank].by if rank in mine else rank for rank in finding.ranks}))
+    notes = [mine[rank].note for rank in sorted(mine)]
+    note = Words("; ".join(n.en for n in notes), "；".join(n.zh for n in notes))
+    return replace(
+        finding,
+        ranks=ranks,
+        subject=f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}",
+        title=Words(f"{finding.title.en}; {note.en}", f"{finding.title.zh}；{note.zh}"),
+        cause=Words(
+            f"{note.en[:1].upper()}{note.en[1:]}: look there first. {finding.cause.en}",
+            f"{note.zh}：请先从那里查起。{finding.cause.zh}",
+        ),
+    )
 
 
 def _without(finding: Finding, explaining: Sequence[Finding]) -> Finding | None:

@@ -83,6 +83,7 @@ def _guarded(name: str, call: Callable[[], Result], rank: int | None, scope: Lit
         metrics=result.metrics,
         tables=result.tables,
         judged=result.judged,
+        held_up=result.held_up,
         scope=scope,
     )
 

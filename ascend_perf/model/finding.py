@@ -182,6 +182,21 @@ class ResultTable:
         raise KeyError(name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldUp:
+    """A rank that others wait for, and the rank that made it late: what all ranks together tell of a rank's finding.
+
+    A finding of `code` about `waiter` that blames `late` is about `by` in truth.
+    """
+
+    code: str
+    waiter: int
+    late: int
+    by: int
+    note: Words
+    """What the title of such a finding says beside."""
+
+
 Status = Literal["done", "no_data", "failed"]
 
 
@@ -206,6 +221,7 @@ class Outcome:
     metrics: tuple[Metric, ...] = ()
     tables: tuple[ResultTable, ...] = ()
     judged: tuple[Judged, ...] = ()
+    held_up: tuple[HeldUp, ...] = ()
     scope: Literal["rank", "job"] = "rank"
     trace_index: int | None = None
     """Place of the trace in `Run.traces`: ranks may be unknown, or occur twice. None for the job."""
@@ -219,3 +235,4 @@ class Result:
     metrics: tuple[Metric, ...] = ()
     tables: tuple[ResultTable, ...] = ()
     judged: tuple[Judged, ...] = field(default=())
+    held_up: tuple[HeldUp, ...] = ()

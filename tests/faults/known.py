@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-KNOWN_MISSES: Final[dict[str, str]] = {
-    "late-in-pipeline": "the rank behind the late one in its pipeline is blamed too: that its lateness comes from "
-    "another rank is not followed over groups",
-}
+KNOWN_MISSES: Final[dict[str, str]] = {}
 """Kinds that are missed, come with a false finding, or too late in the list, at medium or strong strength."""
 
-KNOWN_FALSE: Final[dict[str, tuple[str, ...]]] = {"late-in-pipeline": ("N-05",)}
+KNOWN_FALSE: Final[dict[str, tuple[str, ...]]] = {}
 """Codes of the false findings that come with these kinds; the planted cause is found beside them all the same."""
 
 KNOWN_WEAK: Final[dict[str, str]] = {
