@@ -112,6 +112,8 @@ class Rule:
     """Evidence mark of the threshold, a key of `MARKS`."""
     sources: tuple[str, ...]
     """Repository, then path inside it; or the name of a document."""
+    judged_by: tuple[str, ...] = ()
+    """Analyzers that look for it; none where nothing in a profile tells."""
     thresholds: tuple[Limit, ...] = ()
     """What decides whether, and how, the row speaks; a user file may state other values."""
 
@@ -133,6 +135,11 @@ def rule(code: str) -> Rule:
 def rule_codes() -> tuple[str, ...]:
     """Every id of the table, group by group."""
     return tuple(code for group in groups() for code in _group(group))
+
+
+def rows_of(analyzer: str) -> tuple[str, ...]:
+    """The rows that an analyzer looks for."""
+    return tuple(code for code in rule_codes() if analyzer in rule(code).judged_by)
 
 
 def limit(code: str, name: str) -> Limit:
@@ -271,6 +278,7 @@ _LABELS: Final[dict[str, Words]] = {
     "threshold": Words("Threshold", "阈值依据"),
     "thresholds": Words("Thresholds, which a user file may override", "阈值（可用用户规则文件覆盖）"),
     "of": Words("of row", "属于"),
+    "judged_by": Words("Judged by the analyzers", "判断该项的分析项"),
     "source": Words("Source", "来源"),
     "severity": Words("severity while the share of the step is unknown", "占比未知时的级别"),
 }
@@ -300,6 +308,8 @@ def explain(code: str, lang: Lang) -> str:
         lines += [f"       {line}" for line in remedy.code.splitlines()]
     lines += _block(_say(_LABELS["effect"], lang), _say(row.effect, lang))
     lines += _block(_say(_LABELS["threshold"], lang), f"{row.mark}: {_say(MARKS[row.mark], lang)}")
+    if row.judged_by:
+        lines += _block(_say(_LABELS["judged_by"], lang), (", " if lang == "en" else "、").join(row.judged_by))
     if limits := limits_of(code):
         lines += ["", _say(_LABELS["thresholds"], lang)]
         for owner, item in limits:
@@ -373,8 +383,10 @@ def _parse(row: dict[str, object]) -> Rule:
     mark = row["mark"]
     if mark not in MARKS:
         raise ValueError(f"rule {row['id']}: no such evidence mark: {mark}")
-    remedies, sources, thresholds = row["remedies"], row["sources"], row.get("thresholds", [])
-    assert isinstance(remedies, list) and isinstance(sources, list) and isinstance(thresholds, list)
+    remedies, sources = row["remedies"], row["sources"]
+    judged_by, thresholds = row.get("judged_by", []), row.get("thresholds", [])
+    assert isinstance(remedies, list) and isinstance(sources, list)
+    assert isinstance(judged_by, list) and isinstance(thresholds, list)
     return Rule(
         code=str(row["id"]),
         severity=Severity(row["severity"]),
@@ -386,6 +398,7 @@ def _parse(row: dict[str, object]) -> Rule:
         effect=_words(row["effect"]),
         mark=mark,  # type: ignore[arg-type] # checked above
         sources=tuple(str(item) for item in sources),
+        judged_by=tuple(str(item) for item in judged_by),
         thresholds=tuple(_limit(_mapping(item)) for item in thresholds),
     )
 
