@@ -28,10 +28,10 @@ def claimed_kernels(time: KernelTime, classes: Text, *, with_optimizer: bool = T
     kernels = time.trace[KERNELS]
     claimed = np.zeros(len(kernels), bool)
     for match in find_patterns(kernels, membership(time.trace, kernels, time.windows)).values():
-        if len(match) >= PATTERN_MIN_COUNT:
+        if len(match) >= PATTERN_MIN_COUNT.value:
             claimed[match.rows] = True
     casts = classes.equals(KernelClass.CAST.value)
-    if time.kernel_share(casts) >= CAST_MIN_RATIO:
+    if time.kernel_share(casts) >= CAST_MIN_RATIO.value:
         claimed |= casts
     if not with_optimizer:
         return claimed

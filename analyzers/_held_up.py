@@ -8,11 +8,11 @@ import numpy as np
 
 from ascend_perf.analyzers._communication import rank_words
 from ascend_perf.analyzers._inherited import Causes
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import HeldUp, Words
 from ascend_perf.units import format_ratio
 
-MIN_INHERITED_RATIO: Final = 0.5
-"""A late rank is not the cause when this part of the wait for it comes from another. Status: assumed."""
+MIN_INHERITED_RATIO: Final = threshold("N-05", "min_inherited_ratio")
 
 
 def held_up(causes: Causes) -> tuple[HeldUp, ...]:
@@ -23,7 +23,7 @@ def held_up(causes: Causes) -> tuple[HeldUp, ...]:
     _, index = np.unique(np.stack((causes.waiter, causes.late)), axis=1, return_inverse=True)
     total = np.bincount(index.reshape(-1), weights=causes.exposed_ns)
     part = causes.exposed_ns / total[index.reshape(-1)]
-    for row in np.flatnonzero((part >= MIN_INHERITED_RATIO) & (causes.cause != causes.late)).tolist():
+    for row in np.flatnonzero((part >= MIN_INHERITED_RATIO.value) & (causes.cause != causes.late)).tolist():
         waiter, late, by = (int(column[row]) for column in (causes.waiter, causes.late, causes.cause))
         who, cause, share = rank_words(late), rank_words(by), format_ratio(float(part[row]))
         found.append(

@@ -15,12 +15,12 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._collectives import Collectives
 from ascend_perf.analyzers._communication import group_members, is_p2p, is_wait
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.table import NULL, Floats, Ints
 from ascend_perf.model.tables import COMM_TASKS
 
-MIN_WAIT_NS: Final = 20_000
-"""Shorter waits are the latency of notifications and hold nobody up. Status: assumed (NOTIFY_NS of `communication`)."""
+MIN_WAIT_NS: Final = threshold("N-05", "max_notify_ns")
 PEERS_PER_CALL: Final = 3
 """Of the peers that a rank waits for in one call, those that come last are followed. Status: assumed."""
 MAX_DEPTH: Final = 256
@@ -89,7 +89,7 @@ def waits_of(calls: Collectives) -> Waits:
             lengths[mine] - intervals.covered(view.calls.busy, starts[mine], ends[mine]),
             view.calls.exposed_ns[call[mine]],
         )
-    keep = exposed >= MIN_WAIT_NS
+    keep = exposed >= MIN_WAIT_NS.value
     waiter, late, call, exposed = waiter[keep], late[keep], call[keep], exposed[keep]
     return Waits(
         waiter=waiter, late=late, call=call, exposed=exposed,
@@ -113,7 +113,7 @@ def _from_tasks(calls: Collectives, at: int) -> _Columns:
     owner, local = tasks.ints("comm_op"), tasks.ints("dst")
     starts, lengths = tasks.ints("start_ns"), tasks.ints("dur_ns")
     usable = is_wait(tasks) & (owner >= 0) & (owner < len(place)) & (local >= 0) & (local != tasks.ints("src"))
-    usable &= (starts != NULL) & (lengths >= MIN_WAIT_NS)
+    usable &= (starts != NULL) & (lengths >= MIN_WAIT_NS.value)
     rows = np.flatnonzero(usable)
     call = place[owner[rows]]
     rows, call = rows[call >= 0], call[call >= 0]
@@ -145,7 +145,7 @@ def _from_collectives(calls: Collectives) -> _Columns:
         return (_NOTHING,) * 5
     last = calls.last[calls.owner]
     estimated = np.array([view.calls.is_estimated for view in calls.views], bool)
-    rows = np.flatnonzero((calls.waits >= MIN_WAIT_NS) & (calls.place != last) & estimated[calls.place])
+    rows = np.flatnonzero((calls.waits >= MIN_WAIT_NS.value) & (calls.place != last) & estimated[calls.place])
     ranks = np.array([view.rank for view in calls.views], np.int64)
     return calls.place[rows], ranks[last[rows]], calls.row[rows], calls.starts[rows], calls.waits[rows]
 
@@ -155,7 +155,7 @@ def _from_pairs(calls: Collectives, at: int) -> _Columns:
     own = calls.views[at].calls
     if not own.is_estimated or not len(own):
         return (_NOTHING,) * 5
-    rows = np.flatnonzero(is_p2p(own.table) & (calls.peers[at] >= 0) & (own.waiting_ns >= MIN_WAIT_NS))
+    rows = np.flatnonzero(is_p2p(own.table) & (calls.peers[at] >= 0) & (own.waiting_ns >= MIN_WAIT_NS.value))
     return np.full(len(rows), at, np.int64), calls.peers[at][rows], rows, own.starts[rows], own.waiting_ns[rows]
 
 
@@ -175,7 +175,7 @@ def causes(calls: Collectives, waits: Waits) -> Causes:
         unions = [_exposed(calls, waits, at) for at in range(len(calls.views))]
         for at in np.unique(late_place[rows]).tolist():
             mine = rows[late_place[rows] == at]
-            end = waits.ends[mine] + MIN_WAIT_NS
+            end = waits.ends[mine] + MIN_WAIT_NS.value
             before = intervals.covered(unions[at], met[mine], end).astype(np.float64)
             parent[mine] = _longest_between(waits, np.flatnonzero(waits.waiter == at), met[mine], end)
             part[mine] = np.where(parent[mine] >= 0, before, 0.0)

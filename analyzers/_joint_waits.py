@@ -10,13 +10,11 @@ import numpy as np
 
 from ascend_perf.analyzers._collectives import Collectives
 from ascend_perf.analyzers._stages import RankView
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.table import Bools, Ints
 
-LATE_RATIO: Final = 0.25
-"""A rank joins last when its call is longer than the shortest by at most this part of the longest wait: ranks that
-come equally late hold the others up together. Status: assumed."""
-MIN_PERSISTENCE: Final = 0.5
-"""A rank is late when it joins last in this part of what another waits; late by turns is jitter. Status: assumed."""
+LATE_RATIO: Final = threshold("N-05", "max_late_tie_ratio")
+MIN_PERSISTENCE: Final = threshold("N-05", "min_persistence_ratio")
 _AT_ONCE: Final = 1 << 21
 """Pairs of waiting and late ranks that are held in memory at a time."""
 
@@ -52,7 +50,7 @@ def joint_waits(calls: Collectives) -> tuple[JointWait, ...]:
     owner = calls.owner
     shortest, longest = (calls.per_call(calls.durations, reduce) for reduce in (np.minimum, np.maximum))
     excess = calls.durations - shortest[owner]
-    late = excess <= LATE_RATIO * (longest - shortest)[owner]
+    late = excess <= LATE_RATIO.value * (longest - shortest)[owner]
     estimated = np.array([view.calls.is_estimated for view in views], bool)
     wait = np.minimum(excess, calls.exposed)
     waits = (wait > 0) & ~late & estimated[calls.place]
@@ -67,10 +65,10 @@ def joint_waits(calls: Collectives) -> tuple[JointWait, ...]:
         for key, value in zip(keys.tolist(), np.bincount(index.reshape(-1), weights=wait[waiter]).tolist(),
                               strict=True):  # fmt: skip
             sums[key] = sums.get(key, 0.0) + value
+    least = MIN_PERSISTENCE.value
     kept = {
-        key for key, value in sums.items()
-        if value >= MIN_PERSISTENCE * totals[key // (count * width) * width + key % width]
-    }  # fmt: skip
+        key for key, value in sums.items() if value >= least * totals[key // (count * width) * width + key % width]
+    }
     by_pair: dict[tuple[int, int], set[int]] = {}
     for key in sorted(kept):
         pair, in_group = divmod(key, width)

@@ -13,27 +13,24 @@ from ascend_perf.analyzers._joint_waits import JointWait, joint_waits
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Finding, HeldUp, Judged, Words
 from ascend_perf.units import counted, format_ns, format_ratio
 
 NAME: Final = "ranks"
 
-MAX_SPREAD_RATIO: Final = 0.05
-"""(max - min) / mean of compute over ranks or stages. Source: msprof-analyze, cluster analysis. Status: vendor."""
-MAX_Z: Final = 3.5
-"""Modified z-score of an outlier. Source: Iglewicz and Hoaglin (1993), as in XProf. Status: vendor."""
+MAX_SPREAD_RATIO: Final = threshold("N-05", "max_spread_ratio")
+MAX_Z: Final = threshold("N-05", "max_z")
 MIN_RANKS_FOR_Z: Final = 4
 """Fewer values give no usable median absolute deviation. Status: assumed."""
-MIN_GAP_RATIO: Final = 0.5
-"""A gap of this share of the whole spread parts slow ranks from the others. Status: assumed."""
-MIN_WAIT_RATIO: Final = 0.05
-"""Waiting for a rank that joins collectives last, from this share of the step. Source: N-05. Status: assumed."""
+MIN_GAP_RATIO: Final = threshold("N-05", "min_gap_ratio")
+MIN_WAIT_RATIO: Final = threshold("N-05", "min_joint_wait_ratio")
 
 
 def notable_waits(job: Job) -> list[JointWait]:
     """Waits of a rank for another in their common calls that take a notable share of its step, the largest first."""
     found = joint_waits(job_collectives(job))
-    waits = [wait for wait in found if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO]
+    waits = [wait for wait in found if share_of(wait.waiter, wait.exposed_ns) >= MIN_WAIT_RATIO.value]
     return sorted(waits, key=lambda wait: -share_of(wait.waiter, wait.exposed_ns))
 
 
@@ -74,8 +71,8 @@ def late_ranks(job: Job, waits: Sequence[JointWait]) -> tuple[list[Finding], Jud
     return [], Judged(
         code=code, verdict="clean",
         reason=Words(
-            f"{compared} ranks compute within {format_ratio(MAX_SPREAD_RATIO)} of their equals",
-            f"{compared} 张卡的计算时间与同类卡相差在 {format_ratio(MAX_SPREAD_RATIO)} 以内",
+            f"{compared} ranks compute within {format_ratio(MAX_SPREAD_RATIO.value)} of their equals",
+            f"{compared} 张卡的计算时间与同类卡相差在 {format_ratio(MAX_SPREAD_RATIO.value)} 以内",
         ),
     )  # fmt: skip
 
@@ -165,7 +162,7 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
     compute = [view.compute_per_step_ns for view in views]
     mean = float(np.mean(compute))
     spread = (max(compute) - min(compute)) / mean if mean else 0.0
-    if spread <= MAX_SPREAD_RATIO:
+    if spread <= MAX_SPREAD_RATIO.value:
         return None
     slow = views[int(np.argmax(compute))]
     late = _slow_together(compute)
@@ -193,7 +190,7 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
         ),
         Evidence(
             name=Words("spread (max - min) / mean", "离散度 (max - min) / mean"), value=spread, unit="ratio",
-            where=f"{len(views)} ranks; limit {format_ratio(MAX_SPREAD_RATIO)}",
+            where=f"{len(views)} ranks; limit {format_ratio(MAX_SPREAD_RATIO.value)}",
         ),
         Evidence(
             name=Words("communication of that rank, per step", "该卡每步通信"), value=waiting[0], unit="ns",
@@ -204,7 +201,7 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
         evidence.append(
             Evidence(
                 name=Words("modified z-score", "修正 z 分数"), value=round(score, 2), unit="none",
-                where=f"of its computing among {len(views)} ranks; outlier from {MAX_Z}",
+                where=f"of its computing among {len(views)} ranks; outlier from {MAX_Z.value}",
             )
         )  # fmt: skip
     waits_itself = [
@@ -219,7 +216,7 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
         )
     )
     cause = None
-    if score is not None and abs(score) < MAX_Z:
+    if score is not None and abs(score) < MAX_Z.value:
         cause = Words(
             "Computing is spread over all ranks rather than long on one: uneven data or layers, rather than a "
             "faulty card.",
@@ -251,7 +248,7 @@ def _slow_together(compute: Sequence[float]) -> list[bool]:
     ordered = np.sort(np.asarray(compute, np.float64))
     gaps = np.diff(ordered)
     at = int(np.argmax(gaps))
-    stands_out = gaps[at] >= MIN_GAP_RATIO * (ordered[-1] - ordered[0])
+    stands_out = gaps[at] >= MIN_GAP_RATIO.value * (ordered[-1] - ordered[0])
     if not stands_out:
         first = list(compute).index(max(compute))
         return [place == first for place in range(len(compute))]

@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, group_kernels
+from ascend_perf.analyzers._kernels import LEVEL1, STEP_MIN_RATIO, KernelTime, group_kernels
 from ascend_perf.analyzers._rules import Vendor, finding
 from ascend_perf.analyzers._steps import membership
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import Bools, Floats, Ints, Text
@@ -23,14 +24,10 @@ from ascend_perf.units import counted, format_ns, format_ratio
 
 ANALYZER: Final = "operators"
 
-AI_CPU_MIN_NS: Final = 20_000
-"""AI CPU kernels up to this length are not worth a change. Status: vendor (advisor, computation/aicpu)."""
-FORMAT_MIN_RATIO: Final = 0.03
-"""Share of kernel time of format conversions. Status: assumed (row C-09)."""
-CAST_MIN_RATIO: Final = 0.05
-"""Share of kernel time of casts, and of layout copies. Status: assumed (row C-10)."""
-FP32_MIN_RATIO: Final = 0.03
-"""Share of kernel time of full-fp32 products. Status: assumed."""
+AI_CPU_MIN_NS: Final = threshold("C-07", "min_kernel_ns")
+FORMAT_MIN_RATIO: Final = threshold("C-09", "min_kernel_time_ratio")
+CAST_MIN_RATIO: Final = threshold("C-10", "min_kernel_time_ratio")
+FP32_MIN_RATIO: Final = threshold("C-11", "min_kernel_time_ratio")
 FP32_RATE_RATIO: Final = 0.25
 """Rate of the cube in fp32 against fp16. Status: inferred from vendor totals (device table)."""
 VOLTA_RATE_RATIO: Final = 1 / 8
@@ -38,12 +35,8 @@ VOLTA_RATE_RATIO: Final = 1 / 8
 Status: vendor."""
 VOLTA_MAJOR: Final = 7
 FIRST_TF32_MAJOR: Final = 8
-STEP_MIN_RATIO: Final = 0.002
-"""A finding that could touch less of the step than this is not made. Status: assumed."""
-BLOCKS_KERNEL_RATIO: Final = 0.01
-"""Kernels below this share of kernel time are not judged by their blocks. Status: vendor (advisor, bound)."""
-PATTERN_MIN_COUNT: Final = 2
-"""A sequence that occurs less often per capture is no layer. Status: assumed."""
+BLOCKS_KERNEL_RATIO: Final = threshold("C-04", "min_kernel_time_ratio")
+PATTERN_MIN_COUNT: Final = threshold("C-13", "min_count")
 
 _AS_LAYOUT: Final = frozenset({KernelClass.TRANSPOSE.value, KernelClass.COPY.value})
 _SGEMM: Final = (
@@ -66,9 +59,9 @@ def ai_cpu(time: KernelTime) -> Iterator[Finding | Judged]:
     if not kernels.has("core"):
         yield Judged(code="C-07", verdict="not_judged", reason=LEVEL1)
         return
-    rows = kernels.text("core").equals("AICPU") & (time.duration > AI_CPU_MIN_NS) & computes(kernels)
+    rows = kernels.text("core").equals("AICPU") & (time.duration > AI_CPU_MIN_NS.value) & computes(kernels)
     share = time.step_share(rows) if rows.any() else 0.0
-    if not rows.any() or (share is not None and share < STEP_MIN_RATIO):
+    if not rows.any() or (share is not None and share < STEP_MIN_RATIO.value):
         yield _clean("C-07", time, rows, Words("AI CPU kernels above 20 us", "超过 20 us 的 AI CPU 算子"))
         return
     named_types = kernels.text("op_type")
@@ -114,7 +107,7 @@ def format_conversion(time: KernelTime, classes: Text) -> Iterator[Finding | Jud
         time,
         "C-09",
         rows,
-        FORMAT_MIN_RATIO,
+        FORMAT_MIN_RATIO.value,
         Words("Format conversions (TransData)", "格式转换（TransData）")
         if _is_npu(time)
         else Words("Layout conversions", "排布转换"),
@@ -131,7 +124,7 @@ def casts_and_copies(time: KernelTime, classes: Text) -> Iterator[Finding | Judg
         ("layout", classes.isin(_AS_LAYOUT), Words("Transposes and layout copies", "Transpose 与排布类拷贝")),
     ):
         made = list(
-            _class_finding(time, "C-10", rows, CAST_MIN_RATIO, what, f"union({subject} kernels) / step", subject)
+            _class_finding(time, "C-10", rows, CAST_MIN_RATIO.value, what, f"union({subject} kernels) / step", subject)
         )
         found |= any(isinstance(item, Finding) for item in made)
         outcomes += [item for item in made if isinstance(item, Finding)]
@@ -171,7 +164,8 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
     share = time.step_share(rows) if rows.any() else 0.0
     kernel_share = time.kernel_share(rows)
     touched = None if share is None else share * saving
-    if not rows.any() or kernel_share < FP32_MIN_RATIO or (touched is not None and touched < STEP_MIN_RATIO):
+    is_small = touched is not None and touched < STEP_MIN_RATIO.value
+    if not rows.any() or kernel_share < FP32_MIN_RATIO.value or is_small:
         yield _clean("C-11", time, rows, Words("products in full fp32", "全精度 fp32 矩阵乘"))
         return
     spent, of = format_ns(time.per_step_ns(rows)), _of_step(share)
@@ -229,7 +223,7 @@ def unfused(time: KernelTime) -> Iterator[Finding | Judged]:
     found: set[str] = set()
     for pattern in PATTERNS:
         match = matches.get(pattern.name)
-        if match is None or len(match) < PATTERN_MIN_COUNT:
+        if match is None or len(match) < PATTERN_MIN_COUNT.value:
             continue
         duration = time.duration[match.rows]
         kept_of = np.maximum.reduceat(duration, match.firsts)
@@ -241,7 +235,7 @@ def unfused(time: KernelTime) -> Iterator[Finding | Judged]:
         rows[match.rows] = True
         union = time.step_share(rows)
         share = None if union is None or not matched else union * (matched - kept) / matched
-        if share is not None and share < STEP_MIN_RATIO:
+        if share is not None and share < STEP_MIN_RATIO.value:
             continue
         found.add(pattern.code)
         yield _pattern_finding(time, pattern.name, pattern.code, rows, len(match), share)
@@ -312,7 +306,7 @@ def block_count(time: KernelTime) -> Iterator[Finding | Judged]:
         return
     kinds: list[Ints] = [kernels.text(name).codes.astype(np.int64) for name in ("op_type", "input_shapes")]
     groups = group_kernels(kernels, [*kinds, blocks])
-    is_large = (groups.total_ns >= BLOCKS_KERNEL_RATIO * time.kernel_total_ns)[groups.of]
+    is_large = (groups.total_ns >= BLOCKS_KERNEL_RATIO.value * time.kernel_total_ns)[groups.of]
     waves = np.ceil(np.where(usable, blocks / np.maximum(cores, 1), 1))
     loss = np.where(usable, 1 - blocks / np.maximum(waves * cores, 1), 0.0)
     rows = usable & is_large & (loss > 0)
@@ -320,7 +314,7 @@ def block_count(time: KernelTime) -> Iterator[Finding | Judged]:
     weight = time.duration[rows].sum()
     mean_loss = float((time.duration[rows] * loss[rows]).sum() / weight) if weight else 0.0
     touched = None if share is None else share * mean_loss
-    if not rows.any() or (touched is not None and touched < STEP_MIN_RATIO):
+    if not rows.any() or (touched is not None and touched < STEP_MIN_RATIO.value):
         yield _clean("C-04", time, rows, Words("kernels with a partial last wave", "末轮未占满核的算子"))
         return
     row = time.longest(rows)
@@ -375,7 +369,7 @@ def _class_finding(
 ) -> Iterator[Finding | Judged]:
     share = time.step_share(rows) if rows.any() else 0.0
     kernel_share = time.kernel_share(rows)
-    if kernel_share < least or (share is not None and share < STEP_MIN_RATIO):
+    if kernel_share < least or (share is not None and share < STEP_MIN_RATIO.value):
         yield _clean(code, time, rows, what)
         return
     count = time.per_step_count(rows)

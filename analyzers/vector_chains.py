@@ -8,9 +8,10 @@ import numpy as np
 
 from ascend_perf.analyzers._chains import Chains, chains_of, has_counters
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
-from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, kernel_place
+from ascend_perf.analyzers._kernels import LEVEL1, STEP_MIN_RATIO, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Judged, Result, ResultTable, Words
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
@@ -20,10 +21,7 @@ from ascend_perf.units import format_ns, format_ratio
 
 NAME: Final = "vector-chains"
 CODE: Final = "C-06"
-KERNEL_MIN_RATIO: Final = 0.01
-"""Share of kernel time of all chains together. Status: vendor (advisor, aicore_performance)."""
-STEP_MIN_RATIO: Final = 0.002
-"""A finding that could touch less of the step than this is not made. Status: assumed."""
+KERNEL_MIN_RATIO: Final = threshold("C-06", "min_kernel_time_ratio")
 MAX_ROWS: Final = 50
 MAX_TYPES: Final = 8
 """Operator types of a chain that texts name."""
@@ -54,7 +52,7 @@ def vector_chains(trace: Trace) -> Result:
     saved = float(chains.saved_ns.sum()) / spent if spent else 0.0
     share = time.step_share(rows) if len(chains) else 0.0
     touched = None if share is None else share * saved
-    if time.kernel_share(rows) < KERNEL_MIN_RATIO or (touched is not None and touched < STEP_MIN_RATIO):
+    if time.kernel_share(rows) < KERNEL_MIN_RATIO.value or (touched is not None and touched < STEP_MIN_RATIO.value):
         of = format_ratio(time.kernel_share(rows))
         reason = Words(
             f"chains of element-wise kernels that move data: {of} of kernel time",
