@@ -29,6 +29,7 @@ from ascend_perf.analyzers._exposed import Explained, exposed
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._sync_batchnorm import sync_batch_norm
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
 from ascend_perf.model.table import NULL, Bools
@@ -39,18 +40,12 @@ from ascend_perf.units import format_ns, format_quantity, format_ratio
 
 NAME: Final = "communication"
 
-LOOK_WAIT_RATIO: Final = 0.05
-"""Waiting up to this share of the step is of low severity. Source: row N-05 (spread over ranks). Status: vendor."""
-MIN_WAIT_RATIO: Final = 0.03
-"""Waiting below this share of the step is no finding. Source: severity medium. Status: assumed."""
-NOTIFY_NS: Final = 20_000
-"""Waits of this length per call are the latency of notifications and the jitter of launches. Status: assumed."""
-MANY_CALLS: Final = 20
-"""From so many calls per step on these add up to a share that looks like a late peer. Status: assumed."""
-MIN_SHARED_RATIO: Final = 0.5
-"""A peer that is waited for during this share of the wait for a later one is named with it. Status: assumed."""
-SLOW_LINK_RATIO: Final = 0.5
-"""A link this much slower than the median of the others may itself be the cause of a wait. Status: assumed."""
+LOOK_WAIT_RATIO: Final = threshold("N-05", "low_below_ratio")
+MIN_WAIT_RATIO: Final = threshold("N-05", "min_wait_ratio")
+NOTIFY_NS: Final = threshold("N-05", "max_notify_ns")
+MANY_CALLS: Final = threshold("N-05", "many_calls")
+MIN_SHARED_RATIO: Final = threshold("N-05", "min_shared_ratio")
+SLOW_LINK_RATIO: Final = threshold("N-05", "max_slow_link_ratio")
 MAX_BANDS: Final = 4
 """Waits marked in the timeline per finding."""
 
@@ -126,10 +121,10 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
     exposed_ns = calls.exposed_union_ns()
     for wait in waits:
         # Short waits between the hops of a ring blame nobody; where most of what is exposed is one wait, it counts.
-        least = MIN_WAIT_RATIO if 2 * wait.exposed_ns >= exposed_ns else LOOK_WAIT_RATIO
+        least = MIN_WAIT_RATIO.value if 2 * wait.exposed_ns >= exposed_ns else LOOK_WAIT_RATIO.value
         if share_of(calls, wait.exposed_ns) < least:
             break  # the longest come first
-        if wait.calls >= MANY_CALLS * calls.steps and wait.union_ns < NOTIFY_NS * wait.calls:
+        if wait.calls >= MANY_CALLS.value * calls.steps and wait.union_ns < NOTIFY_NS.value * wait.calls:
             continue  # nobody is late: every notification takes its time, and no two hosts launch in step
         # A peer counts only with the waiting that no later peer explains already.
         own = intervals.difference(intervals.difference(wait.waits, calls.busy), claimed)
@@ -142,7 +137,7 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
     if not calls.is_estimated:
         return found, Explained(waits=claimed, estimated=~mask)
     waiting = exposed_waits(calls, mask)
-    if share_of(calls, waiting) >= LOOK_WAIT_RATIO:
+    if share_of(calls, waiting) >= LOOK_WAIT_RATIO.value:
         return [_unnamed(calls, waiting, mask)], Explained(waits=EMPTY, estimated=np.ones(len(calls), bool))
     return [], Explained(waits=EMPTY, estimated=~mask)
 
@@ -150,7 +145,7 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
 def _is_late_too(wait: PeerWait, own: IntervalSet) -> bool:
     """Whether a peer holds the rank up for most of the waiting `own` for a later one: neither alone is the cause."""
     shared = intervals.total(intervals.intersection(wait.waits, own))
-    return shared >= MIN_SHARED_RATIO * intervals.total(own)
+    return shared >= MIN_SHARED_RATIO.value * intervals.total(own)
 
 
 def _late_peer(
@@ -216,7 +211,7 @@ def _late_peer(
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, title=title, share_ratio=share, evidence=evidence,
         where=own, whole_ns=calls.step_ns,
         subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
-        vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO else None,
+        vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO.value else None,
         formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps",
         bands=longest, step_ids=calls.step_ids, cause=cause,
     )  # fmt: skip
@@ -247,7 +242,7 @@ def _late_cause(wait: PeerWait, others: Sequence[PeerWait]) -> tuple[Words, list
             f"{format_quantity(median, 'bytes_per_s')}",
         )
     ]  # fmt: skip
-    if own < SLOW_LINK_RATIO * median:
+    if own < SLOW_LINK_RATIO.value * median:
         return (
             Words(
                 f"{late.en} The link to it is also slow ({format_quantity(own, 'bytes_per_s')} against "

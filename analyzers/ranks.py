@@ -25,6 +25,7 @@ from ascend_perf.analyzers._pipeline_ideal import Schedule, schedule_of
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView, job_of
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
+from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Cell, Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.plugins import NoData, job_analyzer
@@ -32,8 +33,8 @@ from ascend_perf.units import format_ns, format_ratio
 
 NAME: Final = "ranks"
 
-MAX_BUBBLE_RATIO: Final = 0.10
-"""Waiting inside the pipeline above this share of the step. Source: troubleshooting table L-01. Status: assumed."""
+MAX_BUBBLE_RATIO: Final = threshold("L-01", "max_bubble_ratio")
+MAX_ABOVE_IDEAL_RATIO: Final = threshold("L-01", "max_above_ideal_ratio")
 
 
 @job_analyzer(name=NAME, needs=(), order=70, section="ranks")
@@ -93,7 +94,7 @@ def _stage_imbalance(job: Job) -> tuple[list[Finding], Judged]:
     compute = {stage: float(np.mean([v.compute_per_step_ns for v in job.of_stage(stage)])) for stage in seen}
     slow, fast = max(seen, key=compute.__getitem__), min(seen, key=compute.__getitem__)
     mean = float(np.mean(list(compute.values())))
-    if not mean or (compute[slow] - compute[fast]) / mean <= MAX_SPREAD_RATIO:
+    if not mean or (compute[slow] - compute[fast]) / mean <= MAX_SPREAD_RATIO.value:
         return [], Judged(code=code, verdict="clean")
     ratio = compute[slow] / compute[fast] if compute[fast] else float("inf")
     share = 1 - mean / compute[slow]
@@ -234,8 +235,8 @@ def _limit(job: Job) -> float:
     """Share from which waiting counts: 10 %, or 5 points above the ideal bubble where the micro-batches are known."""
     schedule = schedule_of(job)
     if schedule is None or schedule.is_inferred:
-        return MAX_BUBBLE_RATIO
-    return min(MAX_BUBBLE_RATIO, schedule.ideal_ratio + 0.05)
+        return MAX_BUBBLE_RATIO.value
+    return min(MAX_BUBBLE_RATIO.value, schedule.ideal_ratio + MAX_ABOVE_IDEAL_RATIO.value)
 
 
 def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...], Words | None]:
@@ -252,7 +253,7 @@ def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...],
         slow = max(free, key=free.__getitem__)
         fastest = min(compute.values())
         ratio = free[slow] / fastest if fastest else 1.0
-        if ratio > 1 + MAX_SPREAD_RATIO:
+        if ratio > 1 + MAX_SPREAD_RATIO.value:
             return job.stage_ranks(slow), Words(
                 f"Stage {slow} ({ranks_words(job.stage_ranks(slow)).en}) computes {ratio:.2f}x longer than the stage "
                 "that waits for it (row L-02): balance the stages before adding micro-batches.",
