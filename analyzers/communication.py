@@ -25,6 +25,7 @@ from ascend_perf.analyzers._communication_tables import (
     total,
 )
 from ascend_perf.analyzers._communication_traffic import algorithm, small_packets, unaligned
+from ascend_perf.analyzers._delayed_transfers import exposed_by_delay
 from ascend_perf.analyzers._exposed import Explained, exposed
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
@@ -132,8 +133,10 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
             continue
         together = [other for other in waits if other is not wait and _is_late_too(other, own)]
         named += [wait, *together]
-        found.append(_late_peer(calls, wait, together, own, waits))
-        claimed = intervals.union(claimed, own)
+        late = intervals.union(*(peer.waits for peer in (wait, *together)))
+        delayed = intervals.difference(exposed_by_delay(calls, late, mask), intervals.union(claimed, own))
+        found.append(_late_peer(calls, wait, together, own, waits, delayed))
+        claimed = intervals.union(claimed, own, delayed)
     if not calls.is_estimated:
         return found, Explained(waits=claimed, estimated=~mask)
     waiting = exposed_waits(calls, mask)
@@ -149,7 +152,12 @@ def _is_late_too(wait: PeerWait, own: IntervalSet) -> bool:
 
 
 def _late_peer(
-    calls: Calls, wait: PeerWait, together: Sequence[PeerWait], own: IntervalSet, waits: Sequence[PeerWait]
+    calls: Calls,
+    wait: PeerWait,
+    together: Sequence[PeerWait],
+    own: IntervalSet,
+    waits: Sequence[PeerWait],
+    delayed: IntervalSet = EMPTY,
 ) -> Finding:
     """N-05 for a peer, and those that are late together with it.
 
@@ -159,13 +167,18 @@ def _late_peer(
         together: peers that are late for most of the same time.
         own: the exposed waiting for the peer that no later peer explains.
         waits: all peers.
+        delayed: exposed transfers that computing would hide if it came in time.
     """
-    own_ns = intervals.total(own)
+    delayed_ns = intervals.total(delayed)
+    own_ns = intervals.total(own) + delayed_ns
     share = share_of(calls, own_ns)
     transit, where = _transit(calls)
     step, spent = step_words(calls), per_step(calls, own_ns)
     moving = f"; moving the data takes {per_step(calls, transit)}" if transit is not None else ""
     moving_zh = f"；数据传输本身只需 {per_step(calls, transit)}" if transit is not None else ""
+    if delayed_ns:
+        moving += f"; {per_step(calls, delayed_ns)} of it are transfers that computing would hide without the delay"
+        moving_zh += f"；其中 {per_step(calls, delayed_ns)} 是若不迟到即可被计算掩盖的传输"
     who = _labels([wait, *together])
     title = Words(
         f"{spent} of {step.en} ({format_ratio(share)}) wait for {who.en}, which "
@@ -191,6 +204,15 @@ def _late_peer(
     ]  # fmt: skip
     if transit is not None:
         evidence.append(Evidence(name=Words("true transfer", "实际传输"), value=transit, unit="ns", where=where))
+    if delayed_ns:
+        evidence.append(
+            Evidence(
+                name=Words("transfers exposed only by the delay", "仅因迟到而未被掩盖的传输"), value=delayed_ns,
+                unit="ns",
+                where="comm_ops played again without the waits for the peer: in order on their stream, not before "
+                "their launch and the kernels launched before them",
+            )
+        )  # fmt: skip
     others = [other for other in waits if other is not wait and not any(other is late for late in together)]
     for other in [*together, *others[:1]]:
         late = any(other is peer for peer in together)
@@ -212,7 +234,9 @@ def _late_peer(
         where=own, whole_ns=calls.step_ns,
         subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
         vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO.value else None,
-        formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps",
+        formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing"
+        + (", and of transfers that computing would hide if it came in time" if delayed_ns else "")
+        + ") / length of the steps",
         bands=longest, step_ids=calls.step_ids, cause=cause,
     )  # fmt: skip
 

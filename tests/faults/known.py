@@ -33,10 +33,7 @@ KNOWN_GAINS: Final[dict[str, str]] = {
     "loop-optimizer": "the bound counts the whole optimizer phase; a fused one still needs a part of it",
     "experts-one-by-one": "the bound is against the peaks of the device; the planted time is against a grouped product "
     "at 85 % of them",
-    "late-not-there": "transfers that are exposed only because a rank is late are told as exposed communication "
-    "(N-10), not as waiting for it",
     "copies-blocking": "the host's time between the copies is idle time, not theirs",
-    "late-sync": "strong: as late-not-there",
     "collectives-issued-late": "what the host is late for one collective hides behind the wait for another rank",
     "clock-constant": "kernels that memory bounds do not follow the clock",
 }
