@@ -282,6 +282,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="write the results into this page")
     parser.add_argument("--json", type=Path, help="write all scores")
     parser.add_argument("--write", type=Path, help="write the jobs and their truth below this folder, and stop")
+    parser.add_argument("--advisor", type=Path, help="command of an installed msprof-analyze: its advisor beside ours")
     parser.add_argument("--verbose", action="store_true", help="list misses, false findings and large errors")
     args = parser.parse_args()
     strengths: list[Strength] = ["medium"] if args.quick else list(STRENGTHS)
@@ -297,10 +298,17 @@ def main() -> int:
         print("\n".join(details(scores, controls)))
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(s) for s in scores], indent=1))
-    if args.markdown is not None:
-        from tests.faults.page import page
+    from tests.faults.page import beside, page
 
-        args.markdown.write_text(page(scores, controls))
+    advisor = ""
+    if args.advisor is not None:
+        from tests.faults.advisor import advices
+
+        planted, healthy = advices(args.advisor, strengths, args.kind, args.workers)
+        advisor = beside(scores, controls, planted, healthy)
+        print(f"\n{advisor}")
+    if args.markdown is not None:
+        args.markdown.write_text(page(scores, controls, advisor))
     return 0
 
 

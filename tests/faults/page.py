@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.faults.evaluate import ALL_KINDS, FIRST, GAIN_TOLERANCE, Score, details, summary, table
 from tests.faults.kinds import FEW_MICRO
 from tests.faults.known import KNOWN_GAINS, KNOWN_MISSES, KNOWN_NOISE, KNOWN_WEAK
 from tests.faults.planting import STRENGTHS
+
+if TYPE_CHECKING:
+    from tests.faults.advisor import Advice
 
 _HEAD: Final = """# Evaluation
 
@@ -57,15 +60,38 @@ a finding that is not true of the job. `RANKS`: other ranks named.
 ## Known limits
 
 {known}
-
+{advisor}
 Not planted yet: rows of groups V (serving) and Q (precision), faults inside real profiles (stretching a rank or cutting
 a link of a recorded job), exports as databases, several faults in one job, and rows that need files that the generator
 does not write (Level2 AI CPU tables, counters of links and of memory, serving logs, loss curves).
 """
 
 
-def page(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    """The page as Markdown."""
+_BESIDE: Final = """
+## Beside the advisor of msprof-analyze
+
+The advisor (`msprof-analyze advisor all`, 26.2.0, in an environment of its own) on one job of each kind and strength.
+Its issues name no rows and no gain; `tests/faults/advisor.py` says which rows each of them may speak of, in its favour
+where in doubt, and counts an issue as right however general its words are.
+
+| Figure, {jobs} jobs with a fault and {healthy} healthy ones | ascend-perf | advisor |
+|---|---|---|
+| planted cause found | {recall} | {advisor_recall} |
+| among the first {first} | {first3} | {advisor_first3} |
+| what is said is true of the job | {precision} | {advisor_precision} |
+| said of a healthy job, mean | {noise} | {advisor_noise} |
+
+Jobs on which the advisor gave no answer: {problems}. By kind: place of the right answer in the list for weak, medium
+and strong faults (—: not found), and the advisor's issues per job about other rows.
+
+| kind | rows | ascend-perf | advisor | its other issues |
+|---|---|---|---|---|
+{table}
+"""
+
+
+def page(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]], advisor: str = "") -> str:
+    """The page as Markdown; `advisor`: what `beside` made of the same jobs."""
     # Healthy jobs come with all seeds of one name after the other.
     names = [name for name, _ in controls]
     other = [control for place, control in enumerate(controls) if control[0] in names[:place]]
@@ -98,4 +124,50 @@ def page(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]
         notes="\n" + "\n".join(notes) if notes else "",
         details="\n".join(missed) or "Nothing.",
         known="\n".join(known) or "None.",
+        advisor=advisor,
     )
+
+
+def beside(
+    scores: Sequence[Score],
+    controls: Sequence[tuple[str, tuple[str, ...]]],
+    planted: Sequence[Advice],
+    healthy: Sequence[Advice],
+) -> str:
+    """The advisor of msprof-analyze on the same jobs (of seed 1), as a section of the page."""
+    ours = {(s.truth.kind, s.truth.strength): s for s in scores if s.truth.seed == 1}
+    rows = []
+    for kind in ALL_KINDS:
+        own = [advice for advice in planted if advice.kind == kind.name]
+        if not own:
+            continue
+        places = [ours[kind.name, a.strength].place for a in own if (kind.name, a.strength) in ours]
+        rows.append(
+            f"| {kind.name} | {' '.join(sorted(kind.codes))} | {_strengths(own, places)} | "
+            f"{_strengths(own, [a.place for a in own])} | {sum(len(a.false) for a in own) / len(own):.3g} |"
+        )
+    first = sum(1 for a in planted if a.place is not None and a.place <= FIRST)
+    found = sum(1 for a in planted if a.place is not None)
+    said = sum(len(a.issues) for a in planted)
+    false = sum(len(a.false) for a in planted)
+    problems = sum(1 for a in (*planted, *healthy) if a.problem)
+    mine = list(ours.values())
+    right, wrong = sum(s.right for s in mine), sum(len(s.false) for s in mine)
+    quiet = dict(controls)
+    return _BESIDE.format(
+        jobs=len(planted), healthy=len(healthy),
+        recall=f"{sum(s.is_found for s in mine) / max(1, len(mine)):.1%}",
+        advisor_recall=f"{found / max(1, len(planted)):.1%}",
+        first3=f"{sum(s.place is not None and s.place <= FIRST for s in mine) / max(1, len(mine)):.1%}",
+        advisor_first3=f"{first / max(1, len(planted)):.1%}", first=FIRST,
+        precision=f"{right / max(1, right + wrong):.1%}", advisor_precision=f"{1 - false / max(1, said):.1%}",
+        noise=f"{sum(map(len, quiet.values())) / max(1, len(quiet)):.3g}",
+        advisor_noise=f"{sum(len(a.issues) for a in healthy) / max(1, len(healthy)):.3g}", problems=problems,
+        table="\n".join(rows),
+    )  # fmt: skip
+
+
+def _strengths(own: Sequence[Advice], places: Sequence[int | None]) -> str:
+    return " ".join(
+        f"{a.strength[0]}:{'—' if place is None else place}" for a, place in zip(own, places, strict=True)
+    )  # fmt: skip
