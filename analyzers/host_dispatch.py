@@ -412,7 +412,7 @@ def _launch_blocking(trace: Trace, idle: Idle | None) -> Verdict:
                 unit="ratio", where=f"runtime_calls: {launches} launches, next call on the same thread",
             )
         )  # fmt: skip
-    if idle is not None:
+    if idle is not None and len(idle.gaps.starts):
         evidence.append(_longest_gap(idle))
     by = next(iter(env), None)
     found = finding(

@@ -100,7 +100,9 @@ class Strings:
     def __init__(self, connection: sqlite3.Connection, table: str = "STRING_IDS") -> None:
         rows: list[tuple[int, object]] = []
         if columns_of(connection, table):
-            rows = connection.execute(f'select id, value from "{table}" where id is not null order by id').fetchall()
+            rows = connection.execute(
+                f"select id, value from \"{table}\" where typeof(id) = 'integer' order by id"
+            ).fetchall()
         self.ids = np.array([row[0] for row in rows], np.int64)
         self.values = ["" if row[1] is None else str(row[1]) for row in rows]
 
@@ -137,7 +139,8 @@ def enum_text(connection: sqlite3.Connection, table: str, fallback: Mapping[int,
     """A column of enumeration values as text: by the file's own table, else by the documented list."""
     names = dict(fallback)
     if columns_of(connection, table):
-        names = {row[0]: row[1] for row in connection.execute(f'select id, name from "{table}"')}
+        listed = connection.execute(f"select id, name from \"{table}\" where typeof(id) = 'integer'")
+        names = {row[0]: row[1] for row in listed}
     ids = sorted(names)
     codes = look_up(np.array(ids, np.int64), values)
     return Text(codes.astype(np.int32), [str(names[i]) for i in ids])

@@ -240,6 +240,12 @@ def test_launch_blocking_is_seen_in_the_environment_and_in_the_calls(make_trace:
     assert verdict(launching(True, {}), "H-01").verdict == "clean"
 
 
+def test_launch_blocking_on_a_device_that_is_never_idle(make_trace: MakeTrace) -> None:
+    meta = Meta(rank=0, device=Device(kind="npu"), environment={"ASCEND_LAUNCH_BLOCKING": "1"})
+    said = host_dispatch.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=[kernel(0, 1000)]))
+    assert (said.status, of(said, "H-04").share_ratio) == ("done", 0.0)
+
+
 def test_a_chatty_log_is_remarked(make_trace: MakeTrace) -> None:
     def level(environment: dict[str, str]) -> str:
         meta = Meta(device=Device(kind="npu"), environment=environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -339,3 +340,24 @@ def test_a_recording_without_end_is_told(tmp_path: Path) -> None:
     out.close()
 
     assert any("no end time" in warning for warning in read(tmp_path).meta.warnings)
+
+
+@pytest.mark.parametrize("odd", ["NaN", b"", 1e308, "9" * 40, "{}"])
+def test_ids_that_are_no_numbers_name_nothing(tmp_path: Path, odd: object) -> None:
+    write_database(tmp_path)
+    path = tmp_path / "ascend_pytorch_profiler_1.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table in ("STRING_IDS", "ENUM_MODULE"):
+            columns = [row[1] for row in connection.execute(f"pragma table_info({table})")]
+            if columns:
+                connection.execute(f"create table odd as select * from {table}")
+                connection.execute(f"drop table {table}")
+                connection.execute(f"alter table odd rename to {table}")
+                values = [odd, "odd"][: len(columns)]
+                connection.execute(f"insert into {table} values ({', '.join('?' * len(values))})", values)
+    plain = read(tmp_path)
+
+    other = tmp_path / "again"
+    other.mkdir()
+    write_database(other)
+    assert plain[t.KERNELS].text("name").to_list() == read(other)[t.KERNELS].text("name").to_list()
