@@ -15,6 +15,7 @@ import signal
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -68,6 +69,8 @@ def _alarm(*_: object) -> None:
 def _work(target: str, first: int, stride: int, seconds: float, pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     signal.signal(signal.SIGALRM, _alarm)
+    # What numpy warns of is a number gone wrong that nobody looked at.
+    warnings.simplefilter("error", RuntimeWarning)
     end = time.monotonic() + seconds
     number = first
     while time.monotonic() < end:
@@ -131,6 +134,7 @@ def main() -> int:
                 (Path(place) / name).mkdir()
             for line in prepare(targets[0], args.case, Path(place) / "in"):
                 print(line)
+            warnings.simplefilter("error", RuntimeWarning)
             wrong = fault(targets[0], args.case, Path(place) / "again")
             print(wrong or "ends well")
         return int(wrong is not None)
