@@ -209,8 +209,7 @@ def _late_peer(
             Evidence(
                 name=Words("transfers exposed only by the delay", "仅因迟到而未被掩盖的传输"), value=delayed_ns,
                 unit="ns",
-                where="comm_ops played again without the waits for the peer: in order on their stream, not before "
-                "their launch and the kernels launched before them",
+                where="comm_ops played again without the waits for the peer, in order of their stream and launch",
             )
         )  # fmt: skip
     others = [other for other in waits if other is not wait and not any(other is late for late in together)]
@@ -234,9 +233,8 @@ def _late_peer(
         where=own, whole_ns=calls.step_ns,
         subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
         vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO.value else None,
-        formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing"
-        + (", and of transfers that computing would hide if it came in time" if delayed_ns else "")
-        + ") / length of the steps",
+        formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps"
+        + ("; and the transfers that computing would hide if it came in time" if delayed_ns else ""),
         bands=longest, step_ids=calls.step_ids, cause=cause,
     )  # fmt: skip
 
