@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._absent_ranks import absent_ranks
 from ascend_perf.analyzers._collectives import job_collectives
 from ascend_perf.analyzers._communication import no_waits, ranks_words
 from ascend_perf.analyzers._communication_tables import build
@@ -55,14 +56,22 @@ def ranks(run: Run) -> Result:
     late = late_ranks(job, waits)
     held = held_up(causes_of(job_collectives(job)))
     last = last_to_join(waits, held)
-    found = [*stage[0], *bubble[0], *late[0], *last]
+    absent, unseen = absent_ranks(job, job_collectives(job))
+    found = [*stage[0], *bubble[0], *late[0], *last, *absent]
     return Result(
         findings=tuple(found),
         metrics=_metrics(job),
         tables=(_table(job),),
-        judged=(stage[1], bubble[1], Judged(code="N-05", verdict="found") if last else late[1]),
+        judged=(stage[1], bubble[1], _late_verdict(late[1], unseen, bool(last))),
         held_up=held,
     )
+
+
+def _late_verdict(late: Judged, unseen: Judged | None, has_last: bool) -> Judged:
+    """N-05 of the job: what was found, else what cannot be told without the ranks that are not in the data."""
+    if has_last or late.verdict == "found":
+        return Judged(code="N-05", verdict="found")
+    return late if unseen is None else unseen
 
 
 def _single(job: Job) -> Words:
