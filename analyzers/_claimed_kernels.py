@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ascend_perf import intervals
+from ascend_perf.analyzers._fusions import fusions_of
 from ascend_perf.analyzers._kernels import KernelTime
-from ascend_perf.analyzers._operator_findings import CAST_MIN_RATIO, PATTERN_MIN_COUNT
-from ascend_perf.analyzers._steps import membership
+from ascend_perf.analyzers._operator_findings import CAST_MIN_RATIO
 from ascend_perf.model.table import NULL, Bools, Text
 from ascend_perf.model.tables import HOST_EVENTS, KERNELS
 from ascend_perf.ops.classify import KernelClass
-from ascend_perf.ops.patterns import find_patterns
 
 
 def claimed_kernels(time: KernelTime, classes: Text, *, with_optimizer: bool = True) -> Bools:
@@ -23,13 +20,11 @@ def claimed_kernels(time: KernelTime, classes: Text, *, with_optimizer: bool = T
         with_optimizer: also those of the optimizer, whether or not row C-14 finds fault with it.
 
     Reads:
-        kernels: start_ns, dur_ns, stream, op_type, name, core, launch_start_ns; host_events: kind optimizer.
+        kernels: start_ns, dur_ns, stream, op_type, name, core, launch_start_ns; host_events: kind optimizer; what
+        `fusions_of` reads.
     """
     kernels = time.trace[KERNELS]
-    claimed = np.zeros(len(kernels), bool)
-    for match in find_patterns(kernels, membership(time.trace, kernels, time.windows)).values():
-        if len(match) >= PATTERN_MIN_COUNT.value:
-            claimed[match.rows] = True
+    claimed = fusions_of(time).claimed(len(kernels))
     casts = classes.equals(KernelClass.CAST.value)
     if time.kernel_share(casts) >= CAST_MIN_RATIO.value:
         claimed |= casts

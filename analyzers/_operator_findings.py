@@ -10,16 +10,14 @@ import numpy as np
 
 from ascend_perf.analyzers._kernels import LEVEL1, STEP_MIN_RATIO, KernelTime, group_kernels
 from ascend_perf.analyzers._rules import Vendor, finding
-from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.specs import spec_for
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
 from ascend_perf.model.table import Bools, Floats, Ints, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Device
-from ascend_perf.ops.classify import KernelClass, computes, kernel_classes, op_type_of_name
+from ascend_perf.ops.classify import KernelClass, computes, op_type_of_name
 from ascend_perf.ops.flops import plain_dtype
-from ascend_perf.ops.patterns import PATTERNS, find_patterns
 from ascend_perf.units import counted, format_ns, format_ratio
 
 ANALYZER: Final = "operators"
@@ -36,7 +34,6 @@ Status: vendor."""
 VOLTA_MAJOR: Final = 7
 FIRST_TF32_MAJOR: Final = 8
 BLOCKS_KERNEL_RATIO: Final = threshold("C-04", "min_kernel_time_ratio")
-PATTERN_MIN_COUNT: Final = threshold("C-13", "min_count")
 
 _AS_LAYOUT: Final = frozenset({KernelClass.TRANSPOSE.value, KernelClass.COPY.value})
 _SGEMM: Final = (
@@ -206,87 +203,6 @@ def full_fp32(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
         formula=f"union(fp32 products) / step * {saving:.3g} ({basis})",
     )
     yield Judged(code="C-11", verdict="found")
-
-
-def unfused(time: KernelTime) -> Iterator[Finding | Judged]:
-    """C-12 and C-13: sequences that a fused operator would replace; the gain is all but what must stay.
-
-    That is the longest kernel of a sequence; of attention its products where they are shorter, since the scores no
-    longer go through memory.
-    """
-    kernels = time.trace[KERNELS]
-    if _is_npu(time) and not kernels.has("op_type") and not kernels.has("name"):
-        yield Judged(code="C-12", verdict="not_judged", reason=LEVEL1)
-        yield Judged(code="C-13", verdict="not_judged", reason=LEVEL1)
-        return
-    matches = find_patterns(kernels, membership(time.trace, kernels, time.windows))
-    found: set[str] = set()
-    for pattern in PATTERNS:
-        match = matches.get(pattern.name)
-        if match is None or len(match) < PATTERN_MIN_COUNT.value:
-            continue
-        duration = time.duration[match.rows]
-        kept_of = np.maximum.reduceat(duration, match.firsts)
-        if pattern.name == "attention":
-            products = kernel_classes(kernels.select(match.rows)).equals(KernelClass.MATMUL.value)
-            kept_of = np.minimum(kept_of, np.add.reduceat(np.where(products, duration, 0), match.firsts))
-        matched, kept = int(duration.sum()), int(kept_of.sum())
-        rows = np.zeros(len(kernels), bool)
-        rows[match.rows] = True
-        union = time.step_share(rows)
-        share = None if union is None or not matched else union * (matched - kept) / matched
-        if share is not None and share < STEP_MIN_RATIO.value:
-            continue
-        found.add(pattern.code)
-        yield _pattern_finding(time, pattern.name, pattern.code, rows, len(match), share)
-    for code in ("C-12", "C-13"):
-        if code in found:
-            yield Judged(code=code, verdict="found")
-        else:
-            reason = Words(
-                "no such sequence repeats on a device stream with a notable share of the step",
-                "设备流上没有占比可观的重复未融合序列",
-            )
-            yield Judged(code=code, verdict="clean", reason=reason)
-
-
-_PATTERN_WORDS: Final[dict[str, Words]] = {
-    "attention": Words("Attention (product, softmax, product)", "注意力（矩阵乘、softmax、矩阵乘）"),
-    "rms-norm": Words("RMSNorm (square, mean, rsqrt, mul)", "RMSNorm（平方、均值、rsqrt、乘）"),
-    "rotary": Words("Rotary embedding (neg, concat, mul, add)", "旋转位置编码（neg、concat、mul、add）"),
-    "swiglu": Words("SwiGLU (silu, mul)", "SwiGLU（silu、mul）"),
-}
-
-
-def _pattern_finding(time: KernelTime, name: str, code: str, rows: Bools, count: int, share: float | None) -> Finding:
-    what = _PATTERN_WORDS[name]
-    spent, of = format_ns(time.per_step_ns(rows)), _of_step(time.step_share(rows))
-    per_step = count / time.steps
-    return finding(
-        code,
-        analyzer=ANALYZER,
-        trace_rank=time.trace.meta.rank,
-        title=Words(
-            f"{what.en} runs as separate {time.unit.en}s {per_step:.3g} times per step: {spent}{of.en}.",
-            f"{what.zh}每步以分离的算子执行 {per_step:.3g} 次：耗时 {spent}{of.zh}。",
-        ),
-        share_ratio=share,
-        evidence=[
-            Evidence(
-                name=Words("sequences per step", "每步序列数"),
-                value=per_step,
-                unit="count",
-                where=f"{time.unit.en}s in order of start, per stream or thread; matches do not overlap",
-            ),
-            *time.evidence(rows, what),
-        ],
-        subject=name,
-        vendor=_vendor(time),
-        bands=time.bands(rows),
-        step_ids=time.steps_seen(rows),
-        formula="(union of the sequences) / step * (1 - time of each sequence's longest kernel / its time)"
-        + ("; its products in place of the longest kernel where they are shorter" if name == "attention" else ""),
-    )
 
 
 def block_count(time: KernelTime) -> Iterator[Finding | Judged]:

@@ -1,4 +1,4 @@
-"""What the operators of a CPU run say: casts and copies, attention and norms that are not fused (C-10, C-12, C-13)."""
+"""What the operators of a CPU run say: casts and copies (C-10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cpu_operators(trace: Trace) -> Result:
     if not len(kernels):
         raise NoData(Words("no operator that computes", "没有执行计算的算子"))
     time = KernelTime.of(trace.replace(tables={KERNELS.name: kernels}))
-    said = [*rows_of.casts_and_copies(time, kernel_classes(kernels)), *rows_of.unfused(time)]
+    said = list(rows_of.casts_and_copies(time, kernel_classes(kernels)))
     return Result(
         findings=tuple(item for item in said if isinstance(item, Finding)),
         judged=tuple(item for item in said if isinstance(item, Judged)),

@@ -1,4 +1,4 @@
-"""Time by kernel, op type, shape and core, and what the mix of operators says: rows C-04, C-07 and C-09 to C-13."""
+"""Time by kernel, op type, shape and core, and what the mix of operators says: rows C-04, C-07 and C-09 to C-11."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def _judge(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
     yield from rows_of.format_conversion(time, classes)
     yield from rows_of.casts_and_copies(time, classes)
     yield from rows_of.full_fp32(time, classes)
-    yield from rows_of.unfused(time)
     yield from rows_of.block_count(time)
 
 

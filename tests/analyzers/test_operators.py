@@ -1,4 +1,4 @@
-"""Operator tables and the rows C-04, C-07 and C-09 to C-13."""
+"""Operator tables and the rows C-04, C-07 and C-09 to C-11."""
 
 from __future__ import annotations
 
@@ -252,45 +252,6 @@ def test_kernels_on_tensor_cores_and_conversions_are_no_fp32_products(make_trace
     assert _verdict(outcome, "C-11") == "clean"
 
 
-def test_an_unfused_sequence_gains_all_but_its_longest_kernel(make_trace: Make) -> None:
-    layer = [("BatchMatMul", 40_000), ("Muls", 10_000), ("SoftmaxV2", 20_000), ("BatchMatMul", 30_000)]
-    rows = []
-    for start in (0, 500_000):
-        at = start
-        for op_type, dur in layer:
-            rows.append(_kernel(at, dur, op_type))
-            at += dur
-    trace = make_trace(meta=NPU, steps=STEP, kernels=rows)
-
-    outcome = operators.run_on_trace(trace)
-
-    finding = _finding(outcome, "C-12")
-    assert finding.share_ratio == pytest.approx(0.2 * 60 / 100)  # 100 us per layer, 40 us of it stays
-    assert finding.evidence[0].value == 2
-    assert _verdict(outcome, "C-12") == "found"
-    assert _verdict(outcome, "C-13") == "clean"
-
-
-def test_of_unfused_attention_the_products_stay_where_the_scores_take_longer(make_trace: Make) -> None:
-    layer = [("BatchMatMul", 10_000), ("Muls", 20_000), ("SoftmaxV2", 60_000), ("BatchMatMul", 10_000)]
-    rows = []
-    for start in (0, 500_000):
-        at = start
-        for op_type, dur in layer:
-            rows.append(_kernel(at, dur, op_type))
-            at += dur
-
-    outcome = operators.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=rows))
-
-    assert _finding(outcome, "C-12").share_ratio == pytest.approx(0.2 * 80 / 100)
-
-
-def test_one_sequence_alone_is_no_layer(make_trace: Make) -> None:
-    trace = make_trace(meta=NPU, steps=STEP, kernels=[_kernel(0, 300_000, "Swish"), _kernel(300_000, 300_000, "Mul")])
-
-    assert _verdict(operators.run_on_trace(trace), "C-13") == "clean"
-
-
 def test_blocks_that_do_not_fill_the_last_wave_are_weighted_by_their_loss(make_trace: Make) -> None:
     trace = make_trace(
         meta=NPU,
@@ -336,7 +297,7 @@ def test_level0_is_not_a_clean_bill(make_trace: Make) -> None:
 def test_rows_of_the_npu_are_not_judged_on_a_gpu(make_trace: Make) -> None:
     trace = make_trace(meta=GPU, steps=STEP, kernels=[{"start_ns": 0, "dur_ns": 10, "name": "relu", "core": "SM"}])
 
-    assert {judged.code for judged in operators.run_on_trace(trace).judged} == {"C-09", "C-10", "C-11", "C-12", "C-13"}
+    assert {judged.code for judged in operators.run_on_trace(trace).judged} == {"C-09", "C-10", "C-11"}
 
 
 @pytest.mark.parametrize(
@@ -393,16 +354,4 @@ def test_alexnet_findings_are_the_known_ones(traces: Path) -> None:
 
     codes = {finding.code for finding in outcome.findings}
     assert {"C-09", "C-11"} <= codes
-    # No finding about fused operators in a net without attention or RMSNorm.
-    assert not codes & {"C-12", "C-13"}
     assert all(f.share_ratio is not None and f.share_ratio < 0.02 for f in outcome.findings)  # computing is 6.5 %
-
-
-def test_an_llm_with_separate_kernels_shows_its_sequences(traces: Path) -> None:
-    (trace,) = pipeline.load(traces / "kineto/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz").traces
-
-    outcome = operators.run_on_trace(trace)
-
-    assert {f.subject for f in outcome.findings if f.code == "C-13"} == {"rms-norm", "rotary", "swiglu"}
-    # Attention is fused there (flash_fwd_kernel).
-    assert _verdict(outcome, "C-12") == "clean"

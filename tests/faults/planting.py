@@ -113,16 +113,16 @@ def added(kernels: Callable[[int], tuple[Kernel, ...]], name: str, count: int = 
     return plant
 
 
-def vector_of(op_type: str, dur: int, *, moved: int = 4, **changes: object) -> Kernel:
+def vector_of(op_type: str, dur: int, *, moved: int = 4, width: int = 4096, **changes: object) -> Kernel:
     """A vector kernel of a given duration that reads and writes what it can in that time at 58 % of the memory rate.
 
     Args:
         op_type: of the kernel.
         dur: in ns.
         moved: bytes read and written per element.
+        width: last axis of its tensors.
         changes: other fields of the kernel.
     """
-    width = 4096
     rows = max(64, round(dur * 1600 * 0.58 / (moved * width)))
     base = vector(op_type, (rows, width), name=f"aclnn{op_type}_{op_type}AiCore_{op_type}")
     return base.longer(1.0, dur_ns=dur, **changes)

@@ -110,7 +110,9 @@ def fused_attention(job: Job, target: int, strength: Strength) -> None:
     job.map_ops(change)
 
 
-def _passes(sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: str) -> tuple[Plant, Plant]:
+def _passes(
+    sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: str, width: int = HIDDEN
+) -> tuple[Plant, Plant]:
     """Small kernels in place of a fused one, and the twin that keeps it.
 
     All are bound by memory: a kernel takes as long as the tensors that it reads and writes (`sequence` says how many),
@@ -120,6 +122,7 @@ def _passes(sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: 
         sequence: op types with the tensors that each moves.
         fused_passes: tensors that the fused kernel moves.
         replaced: op type of the fused kernel.
+        width: last axis of the tensors.
     """
     whole = sum(passes for _, passes in sequence)
 
@@ -136,9 +139,10 @@ def _passes(sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: 
                 kernel = op.kernels[0].longer(1.0, dur_ns=round(unit * fused_passes))
                 return replace(op, kernels=(kernel,))
             return [
-                Op(name=f"aten::{t.lower()}", kernels=(vector_of(t, round(unit * passes)),), tag="fwd", layer=op.layer)
+                Op(name=f"aten::{t.lower()}", kernels=(vector_of(t, round(unit * passes), width=width),), tag="fwd",
+                   layer=op.layer)
                 for t, passes in sequence
-            ]
+            ]  # fmt: skip
 
         job.map_ops(change)
 
@@ -149,7 +153,9 @@ def _passes(sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: 
 
 
 RMS: Final = _passes((("Pows", 2), ("ReduceMean", 1), ("Add", 1), ("Rsqrt", 1), ("Mul", 2), ("Mul", 2)), 2, "RmsNorm")
-ROTARY: Final = _passes((("Mul", 2), ("Slice", 1), ("Neg", 1), ("ConcatD", 2), ("Mul", 2), ("Add", 3)), 2, "RotaryMul")
+ROTARY: Final = _passes(
+    (("Mul", 2), ("Slice", 1), ("Neg", 1), ("ConcatD", 2), ("Mul", 2), ("Add", 3)), 2, "RotaryMul", HIDDEN // HEADS
+)
 SWIGLU: Final = _passes((("Swish", 2), ("Mul", 3)), 3, "SwiGlu")
 
 

@@ -1,0 +1,263 @@
+"""Sequences that a fused operator would replace, and whether it can be recommended: gradient, version, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+import numpy as np
+
+from ascend_perf.analyzers._fusion_gain import floors
+from ascend_perf.analyzers._kernels import KernelTime
+from ascend_perf.analyzers._steps import membership
+from ascend_perf.analyzers._thresholds import threshold
+from ascend_perf.model.table import Bools, Floats, Ints, Text
+from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS
+from ascend_perf.model.trace import Trace
+from ascend_perf.ops.find_fusions import Matches, chosen, find_fusions
+from ascend_perf.ops.flops import matrix_dtype, parse_shapes
+from ascend_perf.ops.fusion_words import kernel_alphabet, kernel_codes
+from ascend_perf.ops.fusions import Api, Axis, Fusion, fusions, is_older
+
+State = Literal["applicable", "inference only", "version", "limits"]
+"""`inference only`: no API has the gradient that training needs; `version`: the installed CANN is too old; `limits`:
+shapes or dtypes contradict every API."""
+
+PATTERN_MIN_COUNT: Final = threshold("C-13", "min_count")
+MAX_WORD: Final = 400
+"""Names are looked at up to here."""
+CHAINED: Final = frozenset({"repeated-transpose"})
+"""Sequences that count only where shapes show that one kernel takes what the one before wrote."""
+
+_BACKWARD_TYPE: Final = ("grad", "backward", "_bwd", "wgrad", "dgrad", "applyadam", "multi_tensor_apply")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """All matches of one fusion in one state."""
+
+    fusion: Fusion
+    state: State
+    matches: Matches
+    apis: tuple[Api, ...]
+    """What can be recommended, the best first; on a GPU or CPU empty (`fusion.elsewhere` holds there)."""
+    needs: str = ""
+    """Version of CANN that the state `version` lacks, or limit that the state `limits` breaks."""
+    is_version_unknown: bool = False
+    """The APIs need a version, and the trace does not tell which one is installed."""
+    kept_ns: Floats
+    """What the fused operator needs at least, per match."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusions:
+    """Candidates of a rank. Each kernel is in one match at most."""
+
+    candidates: tuple[Candidate, ...]
+    is_training: bool
+
+    def claimed(self, count: int) -> Bools:
+        """Kernels of the sequences that a finding of the finder itself may count, shape (count,)."""
+        claimed = np.zeros(count, bool)
+        for item in self.candidates:
+            if reports(item):
+                claimed[item.matches.rows] = True
+        return claimed
+
+    def matched(self, count: int) -> Bools:
+        """Kernels of all sequences, whether or not a fused operator can be recommended, shape (count,)."""
+        matched = np.zeros(count, bool)
+        for item in self.candidates:
+            matched[item.matches.rows] = True
+        return matched
+
+
+def reports(item: Candidate) -> bool:
+    """Whether the finder makes a finding of a candidate: applicable, often enough, and no other analyzer's row."""
+    least = item.fusion.least or PATTERN_MIN_COUNT.value
+    return item.state == "applicable" and not item.fusion.owner and item.matches.occurrences >= least
+
+
+def fusions_of(time: KernelTime) -> Fusions:
+    """Candidates of a rank; the last rank's are kept, since several analyzers ask for them.
+
+    Reads:
+        kernels: start_ns, dur_ns, stream, op_type, name, core, host_op, shapes, dtypes; host_ops: start_ns, dur_ns,
+        name, thread, sequence_number, input_shapes, input_dtypes; host_events: kind optimizer; meta: versions.
+    """
+    return _fusions_of(time.trace)
+
+
+def is_training(trace: Trace) -> bool:
+    """Whether the capture holds an optimizer, the backward engine or backward kernels."""
+    if trace[HOST_EVENTS].text("kind").equals("optimizer").any():
+        return True
+    if trace[HOST_OPS].text("name").flags(lambda name: name.startswith("autograd::engine")).any():
+        return True
+    kernels = trace[KERNELS]
+    return any(
+        bool(text.flags(lambda word: any(part in word[:MAX_WORD].lower() for part in _BACKWARD_TYPE)).any())
+        for text in (kernels.text("op_type"), kernels.text("name"))
+    )
+
+
+@lru_cache(maxsize=1)
+def _fusions_of(trace: Trace) -> Fusions:
+    time = KernelTime.of(trace)
+    kernels, kind = trace[KERNELS], trace.meta.device.kind or "npu"
+    training = is_training(trace)
+    wanted = [item for item in fusions() if kind in item.kinds and (item.kernels or item.host)]
+    # On a CPU the operators are the kernels: their own track would find them twice.
+    host_ops = trace[HOST_OPS] if kind != "cpu" else trace[HOST_OPS].select(slice(0, 0))
+    found = find_fusions(kernels, host_ops, membership(trace, kernels, time.windows), wanted)
+    judged = [
+        part for item in wanted if item.id in found
+        for part in _judged(time, item, _connected(trace, item, found[item.id]), kind == "npu", training)
+    ]  # fmt: skip
+    first = [part for part in judged if part.state == "applicable"]
+    taken = np.zeros(len(kernels), bool)
+    made: list[Candidate] = []
+    for group in (first, [part for part in judged if part.state != "applicable"]):
+        free = [(part, ~part.matches.touch(taken)) for part in group]
+        left = [_narrowed(part, keep) for part, keep in free if keep.any()]
+        kept = chosen(
+            {part.fusion.id: part.matches for part in left}, {part.fusion.id: _saved(time, part) for part in left}
+        )
+        for part in left:
+            if part.fusion.id in kept:
+                matches = kept[part.fusion.id]
+                made.append(_replaced(time, part, matches))
+                taken[matches.rows] = True
+    return Fusions(candidates=tuple(made), is_training=training)
+
+
+def _judged(time: KernelTime, item: Fusion, matches: Matches, on_npu: bool, training: bool) -> list[Candidate]:
+    """The matches of one fusion, parted into those that can be replaced and, where there are none, why not."""
+    if not matches.occurrences:
+        return []
+    kept = floors(time, item, matches)
+    if not on_npu:
+        return [Candidate(fusion=item, state="applicable", matches=matches, apis=(), kept_ns=kept)]
+    apis = item.choose(is_training=training)
+    if not apis:
+        return [Candidate(fusion=item, state="inference only", matches=matches, apis=item.apis, kept_ns=kept)]
+    version = time.trace.meta.versions.get("cann")
+    old = [is_older(version, api.cann) for api in apis]
+    fresh = tuple(api for api, is_old in zip(apis, old, strict=True) if not is_old)
+    if not fresh:
+        return [
+            Candidate(fusion=item, state="version", matches=matches, apis=apis, kept_ns=kept, needs=apis[0].cann)
+        ]  # fmt: skip
+    admitted = [_admitted(time, api, matches) for api in fresh]
+    good = np.logical_or.reduce(admitted)
+    usable = tuple(api for api, rows in zip(fresh, admitted, strict=True) if rows.any())
+    unknown = any(is_old is None for is_old in old)
+    parts = []
+    if (good & matches.forward).any():
+        parts.append(
+            Candidate(
+                fusion=item, state="applicable", matches=matches.keep(good), apis=usable, kept_ns=kept[good],
+                is_version_unknown=unknown,
+            )
+        )  # fmt: skip
+    else:
+        limit = next((str(limit) for limit in fresh[0].limits), "") or " / ".join(fresh[0].dtypes)
+        parts.append(
+            Candidate(fusion=item, state="limits", matches=matches, apis=fresh, kept_ns=kept, needs=limit)
+        )  # fmt: skip
+    return parts
+
+
+def _admitted(time: KernelTime, api: Api, matches: Matches) -> Bools:
+    """Matches whose first tensor does not contradict the limits and dtypes of an API; what is unknown does not."""
+    shapes, dtypes = _first_tensors(time.trace, matches)
+    good = np.ones(len(matches), bool)
+    for limit in api.limits:
+        sizes = shapes.numbers(lambda text, axis=limit.axis: _axis(text, axis))  # type: ignore[misc] # bound per limit
+        good &= np.array([np.isnan(size) or limit.admits(int(size)) for size in np.unique(sizes).tolist()], bool)[
+            np.unique(sizes, return_inverse=True)[1]
+        ]
+    if api.dtypes:
+        allowed = {*api.dtypes, "fp32"} if "fp32" in api.dtypes else set(api.dtypes)
+        good &= ~dtypes.flags(lambda text: (found := matrix_dtype(text)) is not None and found not in allowed)
+    return good | ~matches.forward
+
+
+def _first_tensors(trace: Trace, matches: Matches) -> tuple[Text, Text]:
+    """Shapes and dtypes of the inputs of each match's first kernel that is no cast, else of its first operator."""
+    kernels, ops = trace[KERNELS], trace[HOST_OPS]
+    cast = kernel_codes(kernels)[matches.rows] == kernel_alphabet().code("cast")
+    place = np.arange(len(matches.rows))
+    at = np.minimum.reduceat(np.where(cast, len(place), place), matches.firsts)
+    rows = matches.rows[np.where(at < len(place), at, matches.firsts)]
+    if kernels.has("input_shapes") or not len(ops):
+        return kernels.text("input_shapes").take(rows), kernels.text("input_dtypes").take(rows)
+    host = np.where(matches.host >= 0, matches.host, 0)
+    shapes, dtypes = ops.text("input_shapes").take(host), ops.text("input_dtypes").take(host)
+    unknown = np.where(matches.host >= 0, 0, 1).astype(bool)
+    return _blank(shapes, unknown), _blank(dtypes, unknown)
+
+
+def _blank(text: Text, rows: Bools) -> Text:
+    return Text(np.where(rows, -1, text.codes).astype(np.int32), text.values)
+
+
+def _axis(text: str, axis: Axis) -> float:
+    shapes = [shape for shape in parse_shapes(text) if shape]
+    least = 1 if axis == "last" else 2
+    if not shapes or len(shapes[0]) < least:
+        return float("nan")
+    return float(shapes[0][-least])
+
+
+def _connected(trace: Trace, item: Fusion, matches: Matches) -> Matches:
+    """Of sequences that are only one by their data, those whose shapes agree from kernel to kernel."""
+    if item.id not in CHAINED or not len(matches):
+        return matches
+    kernels = trace[KERNELS]
+    both = Text.concat([
+        kernels.text("output_shapes").relabel(_first_shape), kernels.text("input_shapes").relabel(_first_shape),
+    ])  # fmt: skip
+    gives, takes = both.codes[: len(kernels)][matches.rows], both.codes[len(kernels) :][matches.rows]
+    broken = np.zeros(len(matches.rows), bool)
+    broken[1:] = (gives[:-1] < 0) | (gives[:-1] != takes[1:])
+    broken[matches.firsts] = False
+    return matches.keep(~np.logical_or.reduceat(broken, matches.firsts))
+
+
+def _first_shape(text: str) -> str | None:
+    shapes = parse_shapes(text)
+    return ",".join(map(str, shapes[0])) if shapes and shapes[0] else None
+
+
+def _saved(time: KernelTime, part: Candidate) -> Floats:
+    total = np.add.reduceat(time.duration[part.matches.rows], part.matches.firsts)
+    saved: Floats = total - part.kept_ns
+    return saved
+
+
+def _narrowed(part: Candidate, keep: Bools) -> Candidate:
+    return Candidate(
+        fusion=part.fusion, state=part.state, matches=part.matches.keep(keep), apis=part.apis, needs=part.needs,
+        is_version_unknown=part.is_version_unknown, kept_ns=part.kept_ns[keep],
+    )  # fmt: skip
+
+
+def _replaced(time: KernelTime, part: Candidate, matches: Matches) -> Candidate:
+    return Candidate(
+        fusion=part.fusion, state=part.state, matches=matches, apis=part.apis, needs=part.needs,
+        is_version_unknown=part.is_version_unknown, kept_ns=floors(time, part.fusion, matches),
+    )  # fmt: skip
+
+
+def lengths_ns(time: KernelTime, matches: Matches) -> Ints:
+    """Time of the kernels of each match, shape (matches,)."""
+    total: Ints = np.add.reduceat(time.duration[matches.rows], matches.firsts)
+    return total
+
+
+def ordered(items: Sequence[Candidate], time: KernelTime) -> list[Candidate]:
+    """Candidates by what they could save in all, the most first; those that do not apply at the end."""
+    return sorted(items, key=lambda item: (item.state != "applicable", -float(_saved(time, item).sum())))
