@@ -5,6 +5,7 @@ A run directory holds
     manifest.json    this file: what ran, on what, how it was measured, and the figures
     trace/           what the profiler wrote, as the parsers read it
     telemetry.csv    samples of the process while it ran (absent when psutil is not installed)
+    training.jsonl   loss and gradient norm of each step (workloads that train)
 
 manifest.json, schema_version 1 (keys that we do not know are ignored on reading; null is unknown):
 
@@ -22,7 +23,7 @@ manifest.json, schema_version 1 (keys that we do not know are ignored on reading
 | environment | variables of the allow-list that were set; folders and addresses are masked |
 | timings_ns | phase ("warmup", "measured", "profiled") -> duration of each step; "profiled" ran under the profiler |
 | metrics | [{"name", "value", "unit", "better"}]; throughput comes from "measured" alone |
-| files | part ("trace", "telemetry") -> paths relative to the run directory |
+| files | part ("trace", "telemetry", "series") -> paths relative to the run directory |
 | notes | what a reader must know: what was not measured and why |
 """
 

@@ -57,6 +57,9 @@ class Program:
     """What `last_value` is: loss, mean_log_probability."""
     last_value: Callable[[], float]
     """Result of the last step in one number: finite, and equal for equal seeds on one device."""
+    series: Callable[[], Mapping[str, Sequence[float]]] = dict
+    """What each step so far gave, by names that `parsers/training_metrics` knows (loss, grad_norm); empty where steps
+    give nothing that changes. Read once, after the last step: it may wait for the device."""
 
 
 @dataclass(frozen=True, kw_only=True)

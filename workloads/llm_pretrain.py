@@ -156,7 +156,9 @@ def llm_pretrain(config: Config, device: str, seed: int) -> Program:
     if kind == "cuda":
         pool_SBT = pool_SBT.pin_memory()
     use_autocast = dtype == "bf16" and config.weights == "fp32"
+    # Kept on the device: reading them in the step would make the host wait.
     losses: list[torch.Tensor] = []
+    norms: list[torch.Tensor] = []
     position = 0
 
     def step() -> None:
@@ -173,10 +175,10 @@ def llm_pretrain(config: Config, device: str, seed: int) -> Program:
                 (loss / config.accumulate).backward()
             total += loss.detach() / config.accumulate
         with record_function("optimizer"):
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm).detach())
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        losses[:] = [total]
+        losses.append(total)
 
     return Program(
         step=step,
@@ -187,4 +189,5 @@ def llm_pretrain(config: Config, device: str, seed: int) -> Program:
         parameters=parameters(config),
         value_name="loss",
         last_value=lambda: float(losses[-1]),
+        series=lambda: {"loss": [float(x) for x in losses], "grad_norm": [float(x) for x in norms]},
     )

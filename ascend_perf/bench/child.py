@@ -64,6 +64,7 @@ def _run(request: dict[str, object], send: Send) -> None:
     send({
         "event": "result",
         "measurement": asdict(measurement),
+        "series": {name: list(values) for name, values in program.series().items()},
         "program": {
             "item": program.item,
             "items_per_step": program.items_per_step,

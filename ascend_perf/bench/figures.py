@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypedDict
 
 from ascend_perf.collectors.devices import SeenDevice
@@ -54,6 +54,8 @@ class Said:
     threads: int
     versions: Mapping[str, str]
     environment: Mapping[str, str]
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What each step gave, by name."""
 
 
 def metrics_of(measurement: MeasuredJson, program: ProgramJson, peak: float | None) -> tuple[Metric, ...]:

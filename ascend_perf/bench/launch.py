@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from ascend_perf import manifest as manifests
-from ascend_perf.bench import figures
+from ascend_perf.bench import figures, series
 from ascend_perf.collectors import devices, telemetry
 from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
 from ascend_perf.model.run import Manifest
@@ -26,6 +26,7 @@ from ascend_perf.workloads import _spec
 
 TRACE_FOLDER: Final = "trace"
 TELEMETRY_FILE: Final = "telemetry.csv"
+SERIES_FILE: Final = "training.jsonl"
 TAIL_LINES: Final = 20
 """Lines of a workload that died which are shown."""
 
@@ -95,6 +96,9 @@ def launch(
             files["telemetry"] = (TELEMETRY_FILE,)
         else:
             notes.append("no telemetry: psutil is not installed")
+        if said.series:
+            series.write_series(where / SERIES_FILE, said.series, said.measurement)
+            files["series"] = (SERIES_FILE,)
         run = figures.manifest_of(
             said, request_words=_command(request), preset=request.preset, workload=request.workload,
             settings=settings, created=now.isoformat(timespec="seconds"), files=files, notes=tuple(notes),
@@ -227,6 +231,7 @@ def _listen(
                 threads=message["threads"],
                 versions=message["versions"],
                 environment=message["environment"],
+                series=message["series"],
             )
         else:
             kinds = {kind.exit_code: kind for kind in (UsageError, InputError, MachineError)}

@@ -19,6 +19,10 @@ def _float(name: str, unit: str = "", doc: str = "") -> Column:
     return Column(name=name, kind=Kind.FLOAT, unit=unit, doc=doc)
 
 
+def _bool(name: str, doc: str = "") -> Column:
+    return Column(name=name, kind=Kind.BOOL, doc=doc)
+
+
 def _text(name: str, doc: str = "", *, required: bool = False) -> Column:
     return Column(name=name, kind=Kind.TEXT, doc=doc, required=required)
 
@@ -240,6 +244,18 @@ HOST_EVENTS: Final = TableSpec(
     ),
 )
 
+PYTHON_CALLS: Final = TableSpec(
+    name="python_calls",
+    row="one call of a Python function, or of a module (`nn.Module: Linear_0`); calls under 10 us are left out",
+    columns=(
+        _START,
+        _DUR,
+        _text("name", "file.py(line): function, or nn.Module: X_0; without folders of users and addresses",
+              required=True),
+        _int("thread", doc="as in host_ops"),
+    ),
+)  # fmt: skip
+
 MEMORY: Final = TableSpec(
     name="memory",
     row="one sample of an allocator or of the process",
@@ -350,6 +366,8 @@ LOG_EVENTS: Final = TableSpec(
         _int("size_bytes", "bytes", "count of a call times the size of its type"),
         _text("dtype"),
         _int("thread"),
+        _int("rank", doc="rank of the process in its largest communicator"),
+        _int("named_rank", doc="rank that the message names as the first to fail"),
     ),
 )
 
@@ -373,15 +391,129 @@ DATA_PIPELINE: Final = TableSpec(
     ),
 )
 
+TRAINING_SERIES: Final = TableSpec(
+    name="training_series",
+    row="what a training run logged about one of its iterations (or the last of several that it sums up)",
+    columns=(
+        _int("step", doc="number of the iteration as logged; begins again after a restart", required=True),
+        _int("time_ns", "ns", "local time of the host, written as if it were UTC"),
+        _int("rank", doc="rank that wrote the row; unknown: the file does not tell, or it speaks for the whole job"),
+        _float("loss", doc="unknown where it is not finite: see loss_nonfinite"),
+        _bool("loss_nonfinite", "the loss was logged as NaN or infinite"),
+        _float("learning_rate"),
+        _float("grad_norm", doc="unknown where it is not finite: see grad_norm_nonfinite"),
+        _bool("grad_norm_nonfinite", "the gradient norm was logged as NaN or infinite"),
+        _float("loss_scale", doc="factor of the loss in fp16 training"),
+        _int("skipped", doc="iterations since the row before whose update was skipped"),
+        _int("nan_iterations", doc="iterations since the row before with NaN"),
+        _int("iteration_ns", "ns", "time of an iteration"),
+        _float("items_per_s", "items/s", "tokens or samples per second, as logged"),
+        _float("flops_per_s", "FLOP/s", "per device"),
+        _float("eval_loss"),
+        _float("accuracy"),
+    ),
+)
+
+REQUESTS: Final = TableSpec(
+    name="requests",
+    row="one request to an inference service",
+    columns=(
+        _text("request", "id of the request", required=True),
+        _int("start_ns", "ns", "arrival"),
+        _int("execution_ns", "ns", "arrival to last token"),
+        _int("queue_wait_ns", "ns", "waiting and pending time, all of it"),
+        _int("first_token_ns", "ns", "arrival to first token (TTFT)"),
+        _int("input_tokens"),
+        _int("output_tokens"),
+        _float("cache_hit_ratio", "ratio", "share of the prompt found in the prefix cache"),
+    ),
+)
+
+BATCHES: Final = TableSpec(
+    name="batches",
+    row="one scheduling or one execution of a batch of requests",
+    columns=(
+        _START,
+        _DUR,
+        _text("phase", "schedule, execute, forward (one card of an execution)", required=True),
+        _text("kind", "prefill, decode, mixed"),
+        _int("size", doc="requests"),
+        _int("prefill_size"),
+        _int("decode_size"),
+        _int("prefill_tokens"),
+        _int("decode_tokens"),
+        _int("total_blocks", doc="blocks of the KV cache"),
+        _int("free_blocks", doc="after scheduling"),
+        _int("bubble_ns", "ns", "gap before this forward on its card"),
+        _text("dp_rank"),
+        _text("card"),
+    ),
+)
+
+BATCH_REQUESTS: Final = TableSpec(
+    name="batch_requests",
+    row="one request in one row of batches",
+    columns=(
+        _int("batch", doc="row of batches", required=True),
+        _text("request", required=True),
+        _int("iteration", doc="tokens generated before: 0 is the prefill"),
+    ),
+)
+
+KV_CACHE: Final = TableSpec(
+    name="kv_cache",
+    row="one change of the KV cache of an inference service",
+    columns=(
+        _int("time_ns", "ns", required=True),
+        _text("name", "Allocate, AppendSlot, Free ..."),
+        _text("request"),
+        _int("total_blocks"),
+        _int("free_blocks", doc="after the change"),
+        _int("allocated_blocks", doc="taken by the change; unknown in older releases"),
+        _float("usage_ratio", "ratio"),
+    ),
+)
+
+KV_TRANSFERS: Final = TableSpec(
+    name="kv_transfers",
+    row="one transfer of a request's KV cache from prefill to decode",
+    columns=(
+        _START,
+        _DUR,
+        _text("request"),
+        _int("rank", doc="device that receives"),
+        _int("tokens", doc="length of the sequence"),
+        _int("blocks"),
+        _int("arrival_ns", "ns", "arrival of the request"),
+        _int("prefill_end_ns", "ns"),
+    ),
+)
+
+QUEUE_STATES: Final = TableSpec(
+    name="queue_states",
+    row="requests of an inference service by state at one time",
+    columns=(_int("time_ns", "ns", required=True), _int("waiting"), _int("running"), _int("swapped")),
+)
+
+SERVICE_SPANS: Final = TableSpec(
+    name="service_spans",
+    row="one span of a stage of an inference service",
+    columns=(_START, _DUR, _text("name", required=True), _int("process"), _text("host", "host 1, host 2 ...")),
+)
+
 ALL: Final[dict[str, TableSpec]] = {
     spec.name: spec
     for spec in (
         STEPS, KERNELS, COMM_OPS, COMM_TASKS, COMM_TRANSFERS, COMM_PACKETS, COMM_LINKS, COPIES, HOST_OPS,
-        RUNTIME_CALLS, HOST_EVENTS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS, EXPORTED_OPS,
-        EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE, LOG_EVENTS,
+        RUNTIME_CALLS, HOST_EVENTS, PYTHON_CALLS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS,
+        EXPORTED_OPS, EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE, LOG_EVENTS, TRAINING_SERIES,
+        REQUESTS, BATCHES, BATCH_REQUESTS, KV_CACHE, KV_TRANSFERS, QUEUE_STATES, SERVICE_SPANS,
     )
 }  # fmt: skip
 """Every table by name."""
+
+BESIDE: Final = frozenset({"comm_bench", "log_events", "training_series"})
+"""Tables of logs and tests that lie beside profiles: a trace of these alone is no profile of a rank."""
 
 
 def spec_named(name: str) -> TableSpec:

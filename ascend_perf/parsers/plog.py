@@ -37,7 +37,8 @@ _LINE: Final = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d)\.(?P<ms>\d{3})\.(?P<us>\d{3})\s*\[[^\]]*\]\s*\[(?P<tid>\d+)\](?P<text>.*)"
 )
 _WANTED: Final = re.compile(
-    r"Entry-Hccl|\[HCCL_ENV\]|E[EIJKL]\d{4}|TaskExecStage|HeartbeatAbnormal|groupRank information"
+    r"Entry-Hccl|\[HCCL_ENV\]|E[EIJKL]\d{4}|TaskExecStage|Init(?:Channel|Group)Stage|HeartbeatAbnormal"
+    r"|groupRank information"
 )
 _INIT: Final = re.compile(r"Entry-HcclCommInit\w*:?.*?\branks\[(\d{1,7})\],\s*rank\[(\d{1,7})\]")
 _IDENTIFIER: Final = re.compile(r"identifier\[([^\]]{1,200})\]")
@@ -50,6 +51,7 @@ _ENVIRONMENT: Final = re.compile(
 )
 _CODE: Final = re.compile(r"\b(E[EIJKL]\d{4})\b")
 _TIMEOUT: Final = re.compile(r"\[TaskExecStage\]\[Timeout\]")
+_CONNECT: Final = re.compile(r"\[Init(?:Channel|Group)Stage\]\[Timeout\]")
 _TAG: Final = re.compile(r"\btag\[([^\]]{1,300})\]")
 _CULPRIT: Final = re.compile(r"crimer rank \[[^\]/]*/(\d{1,7})\]")
 _PRIVATE: Final = frozenset({"HCCL_IF_IP", "HCCL_SOCKET_IFNAME", "HCCL_WHITELIST_FILE"})
@@ -66,6 +68,7 @@ MEANINGS: Final = {
     "EI0002": "a collective timed out waiting for a notify: a peer never came, came too late, or died",
     "EI0004": "the rank table is invalid",
     "EI0005": "the ranks call a collective with different parameters (count, type, operation)",
+    "EI0015": "the ranks could not agree on a communicator in time: a rank did not start",
     "EI0006": "the socket to a peer could not be set up in time: a rank did not start, or the network is blocked",
     "EJ0001": "HCCP could not start on the device, often because an old process still holds it",
     "EK0001": "the profiler was given a wrong path or parameter",
@@ -73,6 +76,7 @@ MEANINGS: Final = {
 }
 """What the codes say. Codes that are not here are listed by their number."""
 TIMEOUT: Final = "timeout"
+CONNECT: Final = "connect timeout"
 HEARTBEAT: Final = "heartbeat lost"
 LOCAL_TIME: Final = "times of the log are local times of its host"
 
@@ -81,8 +85,8 @@ LOCAL_TIME: Final = "times of the log are local times of its host"
 class _Log:
     """What was found in the files of one process."""
 
-    rows: list[tuple[int, str, str, str, str | None, int, str | None, int]] = field(default_factory=list)
-    """Time, level, kind, name, group, count, dtype, thread."""
+    rows: list[tuple[int, str, str, str, str | None, int, str | None, int, int]] = field(default_factory=list)
+    """Time, level, kind, name, group, count, dtype, thread, rank that is named."""
     groups: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Size and own rank by communicator."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -144,8 +148,10 @@ def _take(match: re.Match[str], log: _Log) -> None:
     text, time, tid = match["text"], _time_ns(match), int(match["tid"][:18])
     level = match["level"].upper()
 
-    def add(kind: str, name: str, group: str | None = None, count: int = NULL, dtype: str | None = None) -> None:
-        log.rows.append((time, level, kind, name, group, count, dtype, tid))
+    def add(
+        kind: str, name: str, group: str | None = None, count: int = NULL, dtype: str | None = None, named: int = NULL
+    ) -> None:
+        log.rows.append((time, level, kind, name, group, count, dtype, tid, named))
 
     if found := _ENVIRONMENT.search(text):
         if found[1] not in _PRIVATE:
@@ -165,10 +171,12 @@ def _take(match: re.Match[str], log: _Log) -> None:
         add("call", op_of(found[1]), _group(found[2], log), int(count[1]) if count else NULL, word)
     if culprit := _CULPRIT.search(text):
         log.culprits[int(culprit[1])] += 1
-        add("error", HEARTBEAT)
+        add("error", HEARTBEAT, named=int(culprit[1]))
     elif _TIMEOUT.search(text):
         tag = _TAG.search(text)
         add("error", TIMEOUT, None if tag is None else _group(tag[1], log))
+    elif _CONNECT.search(text):
+        add("error", CONNECT)
     if level == "ERROR" and (code := _CODE.search(text)):
         add("error", code[1])
 
@@ -188,7 +196,8 @@ def _time_ns(match: re.Match[str]) -> int:
 
 
 def _table(log: _Log) -> Table:
-    time, level, kind, name, group, count, dtype, tid = zip(*log.rows, strict=True)
+    time, level, kind, name, group, count, dtype, tid, named = zip(*log.rows, strict=True)
+    own = max(log.groups.values(), default=(0, NULL))[1]
     width = np.array([DTYPE_BYTES.get(word or "", NULL) for word in dtype], np.int64)
     counts = np.array(count, np.int64)
     known = (width != NULL) & (counts != NULL) & (counts < 1 << 58)
@@ -203,6 +212,8 @@ def _table(log: _Log) -> Table:
             "size_bytes": np.where(known, np.where(known, counts, 0) * np.where(known, width, 0), NULL),
             "dtype": Text.of(dtype),
             "thread": np.array(tid, np.int64),
+            "rank": np.full(len(time), own, np.int64),
+            "named_rank": np.array(named, np.int64),
         },
     )
 
@@ -231,6 +242,8 @@ def meaning(name: str) -> str:
     """What an error of a log means, in one sentence."""
     if name == TIMEOUT:
         return "a task of a collective ran into its time limit: a peer is late or gone"
+    if name == CONNECT:
+        return "a link to a peer could not be set up in time: a rank did not start, or the network is blocked"
     if name == HEARTBEAT:
         return "a rank no longer answers"
     return MEANINGS.get(name, "see the list of error codes of CANN")

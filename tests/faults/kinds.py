@@ -13,6 +13,7 @@ from tests.faults import model
 from tests.faults import plants_experts as moe
 from tests.faults import plants_host as host
 from tests.faults import plants_kernels as kernels
+from tests.faults import plants_precision as precision
 from tests.faults import plants_ranks as ranks
 from tests.faults.machine import Job, Op
 from tests.faults.model import vector
@@ -403,6 +404,48 @@ KINDS: Final[tuple[Kind, ...]] = (
         note="the kernels reach 0.24 of the memory rate where 0.6 is usual",
     ),
     Kind(name="memory-static", make=model.card, plant=host.static_memory, codes=rows("K-05"), has_gain=False),
+    # Precision and stability: logs beside the profiles.
+    Kind(
+        name="stage-full",
+        make=model.pipeline,
+        plant=precision.full_stage,
+        codes=rows("K-03"),
+        ranks=(0, 1),
+        has_gain=False,
+    ),
+    Kind(name="scale-falls", make=model.card, plant=precision.falling_scale, codes=rows("Q-01"), has_gain=False),
+    Kind(name="gradients-nan", make=model.card, plant=precision.nan_gradients, codes=rows("Q-01"), has_gain=False),
+    Kind(name="updates-skipped", make=model.card, plant=precision.skipping, codes=rows("Q-01"), has_gain=False),
+    Kind(name="runs-differ", make=model.card, plant=precision.differing_runs, codes=rows("Q-02"), has_gain=False),
+    Kind(name="loss-oscillates", make=model.card, plant=precision.oscillating, codes=rows("Q-02"), has_gain=False),
+    Kind(name="loss-above-reference", make=model.card, plant=precision.drop, codes=rows("Q-03"), has_gain=False),
+    Kind(
+        name="collective-times-out",
+        make=model.data_parallel,
+        plant=precision.waiting_timeout,
+        codes=rows("Q-04"),
+        ranks=(ranks.LATE,),
+        affected=(0, 1, 3),
+        has_gain=False,
+    ),
+    Kind(
+        name="links-time-out",
+        make=model.data_parallel,
+        plant=precision.connect_timeout,
+        codes=rows("Q-04"),
+        ranks=(ranks.LATE,),
+        affected=(0, 1, 3),
+        has_gain=False,
+    ),
+    Kind(
+        name="card-corrupts",
+        make=model.data_parallel,
+        plant=precision.faulty_card,
+        codes=rows("Q-05"),
+        ranks=(ranks.LATE,),
+        affected=(0, 1, 3),
+        has_gain=False,
+    ),
     Kind(name="memory-workspace", make=model.card, plant=host.workspace, codes=rows("K-06"), has_gain=False),
 )
 
@@ -420,4 +463,9 @@ CONTROLS: Final[dict[str, Callable[[int], Job]]] = {
     "mixture-4": model.mixture,
     "images": model.images,
     "decode": model.decode,
+    "training-logs": lambda seed: precision.healthy_log(model.card(seed)),
+    "equal-runs": lambda seed: precision.equal_runs(model.card(seed)),
+    "rank-logs": lambda seed: precision.healthy_ranks(model.data_parallel(seed)),
+    "hccl-logs": lambda seed: precision.healthy_plogs(model.data_parallel(seed)),
+    "stages-full-alike": lambda seed: precision.full_stages(model.pipeline(seed)),
 }

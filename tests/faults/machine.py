@@ -197,6 +197,10 @@ class Job:
     memory_workspace_mib: float = 0.0
     memory_gap_mib: float = 0.0
     memory_growth_mib: float = 0.0
+    memory_swing_mib: dict[int, float] = field(default_factory=dict)
+    """What a rank allocates and frees again in a step, where that is not the usual."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Logs that lie beside the profiles: path and text."""
     has_gc: bool = True
     first_step: int = 12
     has_pipeline: bool = False

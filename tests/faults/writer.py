@@ -46,7 +46,10 @@ def us(ns: int) -> str:
 
 
 def write_job(job: Job, recordings: dict[int, Recording], folder: Path) -> None:
-    """One directory per rank whose files are there."""
+    """One directory per rank whose files are there, and the logs beside them."""
+    for name, text in job.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
     for rank, recording in recordings.items():
         if rank not in job.hidden:
             _Rank(job, recording, folder / f"node{rank // 8}_{4000 + rank}_20260529120000000_ascend_pt").write()
@@ -323,7 +326,8 @@ class _Rank:
     def memory(self) -> None:
         rows: list[tuple[object, ...]] = []
         blocks = []
-        base, swing, samples = self.job.memory_base_mib, 9_000.0, 24
+        base, samples = self.job.memory_base_mib, 24
+        swing = self.job.memory_swing_mib.get(self.rank, 9_000.0)
         steps = self.recording.steps
         peak = base + swing + self.job.memory_growth_mib * len(steps)
         reserved = peak * 1.02 + self.job.memory_gap_mib
