@@ -1,4 +1,5 @@
-"""Idle time of the device that the launch queue (H-02), repeated short kernels (H-03) or HCCL (N-12) explain.
+"""Idle time of the device that decoding (V-01, V-08), the launch queue (H-02), repeated short kernels (H-03) or HCCL
+(N-12) explain.
 
 Both analyzers and the general row H-01 read it from here, so that no idle time is claimed twice.
 """
@@ -10,6 +11,7 @@ from typing import Final, Literal
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._collective_launch import issuing
+from ascend_perf.analyzers._decode import decode_idle, reloading_idle
 from ascend_perf.analyzers._idle import Cause, Idle, is_compile, union_of
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._repeats import Repeat, repeats_of
@@ -63,7 +65,7 @@ def queue_of(trace: Trace, idle: Idle) -> Queue | None:
         return None
     dequeue = intervals.difference(dequeue, union_of(trace[RUNTIME_CALLS], is_compile(trace[RUNTIME_CALLS])))
     step, first, second = idle.span.step_ns, intervals.total(enqueue), intervals.total(dequeue)
-    dispatch = _parts(idle, _LAUNCHING)
+    dispatch = intervals.difference(_parts(idle, _LAUNCHING), decoding(trace, idle))
     least = QUEUE_MIN_RATIO.value * step
     state: QueueState = "fine"
     lost = EMPTY
@@ -84,7 +86,8 @@ def sequences_of(trace: Trace, idle: Idle, queue: Queue | None) -> Sequences:
     """
     # What waits on the device between two kernels of a sequence is its launch latency, which fusing saves as well.
     within = intervals.difference(
-        _parts(idle, (*_LAUNCHING, Cause.DEVICE)), EMPTY if queue is None else queue.lost
+        _parts(idle, (*_LAUNCHING, Cause.DEVICE)),
+        intervals.union(decoding(trace, idle), EMPTY if queue is None else queue.lost),
     )  # fmt: skip
     least = SEQUENCES_MIN_RATIO.value * idle.span.step_ns
     if intervals.total(within) < least:
@@ -100,9 +103,20 @@ def sequences_of(trace: Trace, idle: Idle, queue: Queue | None) -> Sequences:
 def claims_of(trace: Trace, idle: Idle) -> dict[str, IntervalSet]:
     """Idle time by the row that explains it, without overlap; rows that explain nothing are left out."""
     queue = queue_of(trace, idle)
-    claims = {"H-02": EMPTY if queue is None else queue.lost, "H-03": sequences_of(trace, idle, queue).lost}
+    reloading = reloading_idle(trace, idle)
+    claims = {
+        "V-01": intervals.difference(decode_idle(trace, idle), reloading),
+        "V-08": reloading,
+        "H-02": EMPTY if queue is None else queue.lost,
+        "H-03": sequences_of(trace, idle, queue).lost,
+    }
     claims["N-12"] = intervals.difference(issuing(trace, idle), intervals.union(*claims.values()))
     return {code: lost for code, lost in claims.items() if len(lost.starts)}
+
+
+def decoding(trace: Trace, idle: Idle) -> IntervalSet:
+    """Idle time that rows V-01 and V-08 claim: it lies in decode steps, or while an offline model is loaded."""
+    return intervals.union(decode_idle(trace, idle), reloading_idle(trace, idle))
 
 
 def _parts(idle: Idle, causes: tuple[Cause, ...]) -> IntervalSet:
