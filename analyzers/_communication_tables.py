@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._communication import Calls, PeerWait, group_members, is_move
+from ascend_perf.analyzers._group_kinds import group_kinds
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table
@@ -142,11 +143,24 @@ def _groups(calls: Calls, names: dict[str | None, str]) -> ResultTable:
     masks = [groups.codes == code for code in codes]
     raw = [None if code < 0 else groups.values[code] for code in codes]
     duration = calls.ends - calls.starts
+    kinds = group_kinds(calls.trace)
     return build(
         "comm-groups",
         Words("Communication by group", "按通信域统计的通信"),
         (
             ("group", Words("Group", "通信域"), "none", [names.get(name, name) for name in raw]),
+            (
+                "parallel",
+                Words("Parallelism", "并行维度"),
+                "none",
+                [kinds[name][0] if name in kinds else None for name in raw],
+            ),
+            (
+                "parallel_from",
+                Words("Known from", "依据"),
+                "none",
+                [("inferred" if kinds[name][1] else "named") if name in kinds else None for name in raw],
+            ),
             (
                 "ranks",
                 Words("Ranks", "Rank"),

@@ -39,7 +39,7 @@ _CLOCK_COLUMNS: Final = frozenset({"end_ns", "peak_at_ns", "alloc_ns"})
 PHRASE_COLUMNS: Final = frozenset(
     {
         "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
-        "lane", "stage", "where", "taken_by", "skew_from", "ranks", "src", "dst", "op_type",
+        "lane", "stage", "where", "taken_by", "skew_from", "parallel_from", "ranks", "src", "dst", "op_type",
     }
 )  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
