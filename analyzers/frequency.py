@@ -196,10 +196,10 @@ def _samples(counters: Table) -> tuple[Ints, Floats] | None:
     """Times and frequencies in Hz, in order of time; None when there are none."""
     unit = counters.text("unit").numbers(lambda name: _HERTZ_OF.get(name, np.nan))
     # The track is in MHz where it does not say so (format reference, 2.3).
-    hertz = counters.floats("value") * np.where(counters.text("unit").codes < 0, 1e6, unit)
     at = counters.ints("time_ns")
-    with np.errstate(invalid="ignore"):
-        rows = np.flatnonzero(counters.text("counter").equals(COUNTER) & (at != NULL) & (hertz > 0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        hertz = counters.floats("value") * np.where(counters.text("unit").codes < 0, 1e6, unit)
+        rows = np.flatnonzero(counters.text("counter").equals(COUNTER) & (at != NULL) & (hertz > 0) & np.isfinite(hertz))
     if not len(rows):
         return None
     rows = rows[np.argsort(at[rows], kind="stable")]

@@ -21,6 +21,7 @@ from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Group
 from ascend_perf.parsers._ascend_files import database, table_names
+from ascend_perf.parsers._numbers import whole
 
 MAX_JSON_BYTES: Final = 1 << 30
 """communication*.json beyond this are refused; real ones are kilobytes to a few MiB. Status: assumed."""
@@ -149,20 +150,20 @@ class Link(msgspec.Struct, gc=False):
 
 def ns_of_ms(value: float | None) -> int:
     """A time in ms as ns, `NULL` when unknown."""
-    return NULL if value is None or not np.isfinite(value) else round(value * 1e6)
+    return NULL if value is None else whole(value * 1e6)
 
 
 def ns_of_us(value: float | None) -> int:
     """A time in us as ns, `NULL` when unknown."""
     if value is None or not np.isfinite(value) or abs(value) > 9e15:
         return NULL
-    whole = int(value)  # epoch us times 1000 would leave the 53 bits of a float
-    return whole * 1000 + round((value - whole) * 1e3)
+    us = int(value)  # epoch us times 1000 would leave the 53 bits of a float
+    return us * 1000 + round((value - us) * 1e3)
 
 
 def bytes_of_mb(value: float | None) -> int:
     """A size in decimal MB as bytes, `NULL` when unknown."""
-    return NULL if value is None or not np.isfinite(value) else round(value * 1e6)
+    return NULL if value is None else whole(value * 1e6)
 
 
 def step_of(text: str | None) -> int:
@@ -258,7 +259,7 @@ def add_call(figures: CommFigures, key: str, step_id: int, is_p2p: bool, call: C
                     **common,
                     "transport": transport,
                     "packet_bytes": bytes_of_mb(_number(size)),
-                    "count": round(pair[0]) if pair else NULL,
+                    "count": whole(pair[0]) if pair else NULL,
                     "time_ns": ns_of_ms(pair[1]) if len(pair) > 1 else NULL,
                 }
             )
@@ -417,7 +418,7 @@ def add_bandwidth(figures: CommFigures, rows: list[tuple[Cell, ...]]) -> int:
                 {
                     **common,
                     "packet_bytes": bytes_of_mb(packet),
-                    "count": NULL if count is None else round(count),
+                    "count": whole(count),
                     "time_ns": ns_of_ms(float_of(row[8])),
                 }
             )

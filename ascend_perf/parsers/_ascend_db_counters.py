@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from ascend_perf.model.table import NULL, Ints, Values
+from ascend_perf.model.table import Ints, Values
 from ascend_perf.parsers._ascend_sqlite import Strings, columns_of, first_rows, float_columns
+from ascend_perf.parsers._numbers import wholes
 
 _PMU: Final = {
     "aic_total_time": "aic_time_ns",
@@ -32,8 +33,8 @@ def read_counters(connection: sqlite3.Connection, strings: Strings, task_ids: In
     if not columns_of(connection, "TASK_PMU_INFO"):
         return {}, 0
     pmu = float_columns(connection, "TASK_PMU_INFO", "globalTaskId", "name", "value")
-    ids = np.where(np.isnan(pmu["globalTaskId"]), NULL, pmu["globalTaskId"]).astype(np.int64)
-    metric = strings.text(np.where(np.isnan(pmu["name"]), NULL, pmu["name"]).astype(np.int64)).compact()
+    ids = wholes(pmu["globalTaskId"])
+    metric = strings.text(wholes(pmu["name"])).compact()
     row = first_rows(task_ids, ids)
     columns: dict[str, Values] = {}
     for code, name in enumerate(metric.values):
@@ -44,7 +45,7 @@ def read_counters(connection: sqlite3.Connection, strings: Strings, task_ids: In
         mine = (metric.codes == code) & (row >= 0)
         values[row[mine]] = pmu["value"][mine]
         if target in _PMU_INTS:
-            columns[target] = np.where(np.isnan(values), NULL, np.rint(np.nan_to_num(values))).astype(np.int64)
+            columns[target] = wholes(values)
         else:
             columns[target] = values
     return columns, len(pmu["value"])

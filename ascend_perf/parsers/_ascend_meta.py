@@ -20,6 +20,7 @@ from ascend_perf.model.table import NULL, Table
 from ascend_perf.model.trace import Device, Group, ProfilerSettings
 from ascend_perf.parsers._ascend_comm import group_hash
 from ascend_perf.parsers._ascend_files import PRODUCER
+from ascend_perf.parsers._numbers import whole
 
 MAX_FACTS_BYTES: Final = 64 << 20
 """A JSON file of facts beyond this is refused. Status: assumed; real ones have a few kB."""
@@ -375,7 +376,8 @@ def _spec_of(device: Device) -> str | None:
 def constant_frequency(hertz: list[float]) -> int | None:
     """The frequency when all samples agree, else None (dynamic frequency)."""
     distinct = set(hertz)
-    return round(distinct.pop()) if len(distinct) == 1 else None
+    frequency = whole(distinct.pop()) if len(distinct) == 1 else NULL
+    return None if frequency == NULL else frequency
 
 
 def unknown_to_none(value: int) -> int | None:

@@ -201,6 +201,7 @@ class _Rank:
         for spec, table in (
             (t.HOST_OPS, timeline.host_ops()),
             (t.HOST_EVENTS, timeline.host_events()),
+            (t.PYTHON_CALLS, timeline.python_calls()),
             (t.RUNTIME_CALLS, timeline.runtime_calls()),
             (t.COPIES, timeline.copies()),
             (t.OVERLAP, timeline.overlap()),
@@ -380,7 +381,7 @@ class _Rank:
         if counters is None:
             return None
         rows = counters.text("counter").equals("AI Core Freq")
-        return meta.constant_frequency((counters.floats("value")[rows] * 1e6).tolist())
+        return meta.constant_frequency([value * 1e6 for value in counters.floats("value")[rows].tolist()])
 
 
 MAX_LOST_RATIO: Final = 0.01

@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.model import tables as t
-from ascend_perf.model.table import NULL, Floats, Ints, Table
+from ascend_perf.model.table import NULL, Ints, Table
 from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
+from ascend_perf.parsers._numbers import wholes
 
 KIB: Final = 1024.0
 MIB: Final = 1024.0 * 1024.0
@@ -130,7 +131,7 @@ def operator_memory_of(file: CsvFile) -> Table:
         t.MEMORY_BLOCKS,
         {
             "name": name.take(keep),
-            "size_bytes": _rounded(np.abs(size))[keep],
+            "size_bytes": wholes(np.abs(size))[keep],
             "alloc_ns": alloc[keep],
             "free_ns": free[keep],
         },
@@ -197,10 +198,6 @@ def _times(file: CsvFile) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool
 
 def _bytes(file: CsvFile, name: str) -> Ints:
     if file.name(f"{name}(MB)"):
-        return _rounded(file.floats(f"{name}(MB)") * MIB)
-    return _rounded(file.floats(f"{name}(KB)") * KIB)
+        return wholes(file.floats(f"{name}(MB)") * MIB)
+    return wholes(file.floats(f"{name}(KB)") * KIB)
 
-
-def _rounded(values: Floats) -> Ints:
-    usable = np.isfinite(values) & (np.abs(values) < 2.0**62)
-    return np.where(usable, np.rint(np.where(usable, values, 0)), NULL).astype(np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table
+from ascend_perf.parsers._numbers import wholes
 
 COLLECTION: Final = re.compile(r"^(python )?(gc|garbage collect(ion|or)?)\b|\bgc\.collect\b", re.IGNORECASE)
 """Names of garbage collection: PyTorch's own "Python GC" and ranges that users put around it. Status: assumed."""
@@ -69,7 +70,7 @@ def steps_of(host_events: Table) -> Table:
     if not len(rows):
         return Table.empty(t.STEPS)
     numbers = host_events.text("name").numbers(lambda name: float(m[1]) if (m := _STEP.match(name)) else np.nan)[rows]
-    return steps_at(numbers.astype(np.int64), host_events.ints("start_ns")[rows], host_events.ints("dur_ns")[rows])
+    return steps_at(wholes(numbers), host_events.ints("start_ns")[rows], host_events.ints("dur_ns")[rows])
 
 
 def steps_at(numbers: Ints, start: Ints, dur: Ints) -> Table:

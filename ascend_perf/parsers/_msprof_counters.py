@@ -18,6 +18,7 @@ import numpy as np
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Floats, Ints, Table, Text
 from ascend_perf.parsers._ascend_csv import CsvFile
+from ascend_perf.parsers._numbers import wholes
 
 KIB: Final = 1024.0
 
@@ -139,7 +140,7 @@ def npu_memory_of(file: CsvFile) -> tuple[Table, Table]:
         {
             "time_ns": time[app],
             "component": Text.full(int(app.sum()), "APP"),
-            "reserved_bytes": np.rint(total[app]).astype(np.int64),
+            "reserved_bytes": wholes(total[app]),
         },
     )
     counters = Table(

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.model import tables as t
-from ascend_perf.model.table import NULL, Table
+from ascend_perf.model.table import Table
 from ascend_perf.parsers._gpu_tables import dims_of, event_kind, steps_at
 from ascend_perf.parsers._nsys_read import Rows
+from ascend_perf.parsers._numbers import wholes
 
 _OPERATOR: Final = re.compile(
     r"(?P<name>[\w:.~<>*]+(?:Backward\d*)?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = (?P<op>\d+))?"
@@ -43,7 +44,7 @@ def host_tables(ranges: Rows) -> tuple[Table, Table]:
             "name": op_names.relabel(lambda text: text.split(", ", 1)[0]),
             "thread": ranges.ints("thread")[ops],
             "input_shapes": op_names.relabel(_shapes),
-            "sequence_number": np.where(np.isnan(sequence), NULL, np.nan_to_num(sequence)).astype(np.int64),
+            "sequence_number": wholes(sequence),
         },
     )
     event_names = names.take(events).compact()
@@ -112,7 +113,7 @@ def steps_of_ranges(host_events: Table) -> Table:
     numbers = names.take(order).compact().numbers(_number)
     if np.isnan(numbers).any() or len(np.unique(numbers)) < len(numbers):
         numbers = np.arange(len(order), dtype=np.float64)
-    return steps_at(numbers.astype(np.int64), start[order], dur[order])
+    return steps_at(wholes(numbers), start[order], dur[order])
 
 
 def _matched(name: str) -> re.Match[str]:

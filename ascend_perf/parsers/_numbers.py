@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ascend_perf.model.table import NULL, Ints
+
+MAX_WHOLE: Final = float(2**63 - 1024)
+"""The largest float below 2**63."""
+
+
+def whole(value: float | None) -> int:
+    """The nearest int64, `NULL` for None, NaN and what int64 does not hold."""
+    return round(value) if value is not None and abs(value) <= MAX_WHOLE else NULL
+
+
+def wholes(values: NDArray[np.float64]) -> Ints:
+    """`whole` of each value."""
+    with np.errstate(invalid="ignore"):
+        usable = np.abs(values) <= MAX_WHOLE
+    return np.where(usable, np.rint(np.where(usable, values, 0)).astype(np.int64), NULL)
 
 
 def decimal_ns(raws: Sequence[msgspec.Raw]) -> Ints:
@@ -42,6 +58,8 @@ def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
     if n == 0 or width == 0:
         return np.full(n, NULL, np.int64)
     matrix = np.ascontiguousarray(cells).view(np.uint8).reshape(n, width)
+    if (alike := _alike(matrix, decimals)) is not None:
+        return alike
     value = np.zeros(n, np.int64)
     seen_dot = np.zeros(n, bool)
     fraction = np.zeros(n, np.int64)
@@ -87,6 +105,35 @@ def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
         for row in np.flatnonzero(doubtful).tolist():
             result[row] = _exact(bytes(cells[row]), decimals)
     return result.astype(np.int64)
+
+
+def _alike(matrix: NDArray[np.uint8], decimals: int) -> Ints | None:
+    """Digits of one layout in all rows (a column of time stamps), several times faster; None for all others.
+
+    All cells have as many digits, the point (if any) at the same place, not more decimals than asked for, and quotes
+    either all or none; together at most 18 digits, which int64 always holds.
+    """
+    first = matrix[0].tobytes()
+    if len(first) > 2 and first[:1] == b'"' and first[-1:] == b'"':
+        if not (matrix[:, [0, -1]] == ord('"')).all():
+            return None
+        matrix, first = matrix[:, 1:-1], first[1:-1]
+    point = first.find(b".")
+    places = len(first) - 1 - point if point >= 0 else 0
+    if places > decimals or len(first) + decimals - places > 18 or point == 0 or (point >= 0 and places == 0):
+        return None
+    digits = matrix - np.uint8(48)
+    if point >= 0:
+        if not (matrix[:, point] == ord(".")).all():
+            return None
+        digits = np.delete(digits, point, axis=1)
+    if (digits > 9).any():
+        return None
+    value = np.zeros(len(matrix), np.int64)
+    for column in digits.T:
+        value *= 10
+        value += column
+    return value * 10 ** (decimals - places)
 
 
 def _exact(cell: bytes, decimals: int) -> int:

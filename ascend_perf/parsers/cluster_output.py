@@ -23,6 +23,7 @@ from ascend_perf.parsers import _ascend_comm as comm
 from ascend_perf.parsers import _cluster_read as read
 from ascend_perf.parsers._cluster_groups import JobGroups, job_groups, local
 from ascend_perf.parsers._cluster_read import ClusterData, Kind
+from ascend_perf.parsers._numbers import wholes
 from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
 
 PRODUCER: Final = "msprof-analyze cluster"
@@ -191,7 +192,7 @@ def _with_groups(table: Table, named: Mapping[str, Group]) -> Table:
         {
             "group": hashes.relabel(lambda word: named[word].name if word in named else word),
             "group_label": hashes.relabel(lambda word: named[word].label if word in named else None),
-            "group_size": np.where(np.isnan(sizes), NULL, np.nan_to_num(sizes)).astype(np.int64),
+            "group_size": wholes(sizes),
         }
     )
 

@@ -20,6 +20,7 @@ from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Table, Text
 from ascend_perf.model.trace import Check, Device, Dropped, Meta, ProfilerSettings, Source, Trace
+from ascend_perf.parsers._numbers import whole
 from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
 
 PRODUCER: Final = "hccl_test"
@@ -125,7 +126,7 @@ def _read(text: str, named: _Test) -> _Output:
             if inside:
                 size, time, rate, check = row[1], float(row[2]), float(row[3]), row[4]
                 word = None if check is None or check.upper() == "NULL" else check.lower()
-                output.rows.append((test, int(size), round(time * 1000), float(round(rate * 1e9)), word))
+                output.rows.append((test, whole(float(size)), whole(time * 1000), float(np.rint(rate * 1e9)), word))
             continue
         if inside and line.count("|") >= 3:
             output.odd += 1  # a row into which MPI mixed the output of another rank
