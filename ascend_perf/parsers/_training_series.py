@@ -50,7 +50,7 @@ ALIASES: Final[dict[str, Figure]] = {
     **_all("step", "step steps iteration iterations iter global_step globalstep current_step"),
     **_all("loss", "loss lm_loss total_loss mean_loss loss_train lm_loss_train ce_loss"),
     **_all("learning_rate", "learning_rate lr"),
-    **_all("grad_norm", "grad_norm gradient_norm global_grad_norm grad_norm_total total_grad_norm global_norm gnorm"),
+    **_all("grad_norm", "grad_norm gradnorm gradient_norm global_grad_norm total_grad_norm global_norm gnorm"),
     **_all("loss_scale", "loss_scale loss_scaler grad_scale scaling_sens amp_scale"),
     **_all("skipped", "skipped skipped_iterations skipped_steps number_of_skipped_iterations overflow overflow_cond"),
     **_all("nan_iterations", "nan_iterations number_of_nan_iterations"),

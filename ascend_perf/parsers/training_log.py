@@ -55,11 +55,9 @@ ARGUMENTS: Final = frozenset({
 def is_log(entry: FileEntry) -> bool:
     """Whether a file holds lines of iterations, near its start or its end."""
     head = entry.head
-    if not head or b"\0" in head[:4096] or head.lstrip()[:1] == b"{":
-        return False
     if _has_iteration(head):
         return True
-    return entry.size > len(head) and not head.startswith(b"\x1f\x8b") and _has_iteration(_tail(entry))
+    return entry.size > len(head) and b"\0" not in head and _has_iteration(_tail(entry))
 
 
 def _has_iteration(block: bytes) -> bool:

@@ -74,6 +74,13 @@ def test_llm_pretrain_leaves_manifest_trace_and_telemetry(tmp_path: Path) -> Non
     assert rows[0]["phase"] == "start"
     assert all(int(row["process_rss_bytes"]) > 0 for row in rows)
     assert str(tmp_path) not in (folder / "manifest.json").read_text("utf-8")
+    assert manifest.files["series"] == ("training.jsonl",)
+    steps = [json.loads(line) for line in (folder / "training.jsonl").read_text("utf-8").splitlines()]
+    # One warm-up, two measured, one of the profiler's own, two profiled.
+    assert [step["step"] for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert steps[2]["loss"] == pytest.approx(values["loss"])  # the manifest has that of the last measured step
+    assert all(step["grad_norm"] > 0 for step in steps)
+    assert [step.get("iteration_ns") for step in steps[1:3]] == list(manifest.timings_ns["measured"])
 
 
 @pytest.mark.torch
