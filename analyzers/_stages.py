@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,8 +20,26 @@ from ascend_perf.analyzers._communication import (
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
+from ascend_perf.model.tables import (
+    COMM_LINKS,
+    COMM_OPS,
+    COMM_PACKETS,
+    COMM_TASKS,
+    COMM_TRANSFERS,
+    EXPORTED_STEPS,
+    KERNELS,
+    STEPS,
+)
 from ascend_perf.model.trace import Trace
+from ascend_perf.plugins import columns_of
 from ascend_perf.units import counted
+
+JOB_READS: Final = columns_of(STEPS, EXPORTED_STEPS, COMM_OPS, COMM_TASKS, COMM_TRANSFERS) | {
+    KERNELS.name: frozenset({"start_ns", "dur_ns", "name", "step_id"}),
+    COMM_PACKETS.name: frozenset({"group"}),
+    COMM_LINKS.name: frozenset({"group"}),
+}
+"""What `job_of`, its views and their calls read of a rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,11 @@ def step_windows(trace: Trace) -> StepWindows:
     return declared
 
 
+def tells_steps(trace: Trace) -> bool:
+    """Whether the trace has steps of its own; else its whole is one, and tables beside kernels and calls count."""
+    return bool(len(_declared(trace)) or len(_from_ids(trace)))
+
+
 def membership(trace: Trace, table: Table, windows: StepWindows | None = None) -> Ints:
     """Index of the step of each row, -1 outside of all steps.
 

@@ -10,7 +10,7 @@ from ascend_perf.analyzers._communication import ranks_words
 from ascend_perf.analyzers._expert_load import ExpertLoad, expert_groups, load_of
 from ascend_perf.analyzers._late_ranks import upper_first
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._stages import job_of
+from ascend_perf.analyzers._stages import JOB_READS, job_of
 from ascend_perf.analyzers._step_words import share_of
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
@@ -27,8 +27,10 @@ MAX_OVER_MEAN: Final = threshold("E-01", "max_over_mean")
 LOOK_OVER_MEAN: Final = threshold("E-01", "low_over_mean")
 LOOK_SHARE_RATIO: Final = threshold("E-01", "low_min_share_ratio")
 
+_KERNEL_READS: Final = {KERNELS.name: JOB_READS[KERNELS.name] | {"op_type", "input_shapes"}}
 
-@job_analyzer(name=NAME, needs=[KERNELS], order=76, section="ranks")
+
+@job_analyzer(name=NAME, needs=[KERNELS], order=76, section="ranks", reads=JOB_READS | _KERNEL_READS)
 def experts(run: Run) -> Result:
     """Time and tokens of the grouped products per rank; the fullest rank of each expert parallel group (E-01).
 

@@ -12,7 +12,7 @@ import numpy as np
 from ascend_perf.analyzers._communication import group_members, has_subtasks, is_move, ranks_words
 from ascend_perf.analyzers._late_ranks import upper_first
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._stages import Job, RankView, job_of
+from ascend_perf.analyzers._stages import JOB_READS, Job, RankView, job_of
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
@@ -20,7 +20,7 @@ from ascend_perf.model.finding import Evidence, Finding, Judged, Result, ResultT
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import Ints, Text
 from ascend_perf.model.tables import COMM_LINKS, COMM_OPS, COMM_TASKS
-from ascend_perf.plugins import NoData, job_analyzer
+from ascend_perf.plugins import NoData, columns_of, job_analyzer
 from ascend_perf.units import format_quantity, format_ratio
 
 NAME: Final = "links"
@@ -70,7 +70,9 @@ class Link:
         return 0.0 if not self.usual else max(0.0, self.time_ns - self.bytes / self.usual * 1e9)
 
 
-@job_analyzer(name=NAME, needs=[COMM_OPS], order=74, section="communication")
+@job_analyzer(
+    name=NAME, needs=[COMM_OPS], order=74, section="communication", reads=JOB_READS | columns_of(COMM_LINKS)
+)
 def links(run: Run) -> Result:
     """Rate of each link by transport against links of the same kind, op and message size; slow ones are N-06.
 

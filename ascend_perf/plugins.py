@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Generic, Literal, TypeVar
@@ -16,6 +16,15 @@ from ascend_perf.model.table import TableSpec
 from ascend_perf.model.trace import Trace
 
 _T = TypeVar("_T")
+
+Reads = Mapping[str, frozenset[str]]
+"""Columns by name of their table."""
+
+
+def columns_of(*specs: TableSpec) -> dict[str, frozenset[str]]:
+    """All columns of some tables, as a job analyzer's `reads`."""
+    return {spec.name: frozenset(column.name for column in spec.columns) for spec in specs}
+
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +42,8 @@ class Analyzer:
     section: str = "more"
     on_trace: Callable[[Trace], Result] | None = None
     on_run: Callable[[Run], Result] | None = None
+    reads: Reads | None = None
+    """Of a job analyzer: the columns that it reads, by table. None: any, so the traces of all ranks are kept whole."""
 
     def run_on_trace(self, trace: Trace) -> Outcome:
         """The outcome on one rank; never raises, and never reports missing tables as a clean bill."""
@@ -100,12 +111,18 @@ def analyzer(
 
 
 def job_analyzer(
-    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more"
+    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more", reads: Reads | None = None
 ) -> Callable[[Callable[[Run], Result]], Analyzer]:
-    """Turn a function of the whole run into an `Analyzer`."""
+    """Turn a function of the whole run into an `Analyzer`.
+
+    Say in `reads` what it reads of each rank: of a large job only that is kept. To read another column is an error
+    then; without `reads` the traces stay whole.
+    """
 
     def wrap(function: Callable[[Run], Result]) -> Analyzer:
-        return Analyzer(name=name, needs=tuple(needs), scope="job", order=order, section=section, on_run=function)
+        return Analyzer(
+            name=name, needs=tuple(needs), scope="job", order=order, section=section, on_run=function, reads=reads
+        )
 
     return wrap
 

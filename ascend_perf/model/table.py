@@ -119,7 +119,11 @@ class Text:
 
     def compact(self) -> Text:
         """The same rows with unused values dropped from the dictionary."""
-        used = np.unique(self.codes[self.codes >= 0])
+        is_used = np.zeros(len(self.values) + 1, bool)
+        is_used[self.codes] = True  # an unknown one uses the last place
+        used = np.flatnonzero(is_used[:-1])
+        if len(used) == len(self.values):
+            return self
         table = np.full(len(self.values) + 1, -1, np.int32)
         table[used] = np.arange(len(used), dtype=np.int32)
         return Text(table[self.codes], [self.values[code] for code in used.tolist()])
@@ -165,13 +169,14 @@ class TableSpec:
 class Table:
     """Columns of one length that fit a `TableSpec`; checked once, when made.
 
-    Optional columns that were not given read as all unknown.
+    Optional columns that were not given read as all unknown. Columns that `keeping` dropped cannot be read any more:
+    what was known must not turn into unknown without a word.
 
     Raises:
         ValueError: lengths differ, a required column is missing, or a dtype is wrong.
     """
 
-    __slots__ = ("_columns", "_length", "spec")
+    __slots__ = ("_columns", "_dropped", "_length", "spec")
 
     def __init__(self, spec: TableSpec, columns: Mapping[str, Values]) -> None:
         lengths = {len(values) for values in columns.values()}
@@ -179,6 +184,7 @@ class Table:
             raise ValueError(f"{spec.name}: columns differ in length: { {k: len(v) for k, v in columns.items()} }")
         self.spec = spec
         self._length = lengths.pop() if lengths else 0
+        self._dropped: frozenset[str] = frozenset()
         self._columns: dict[str, Values] = {}
         for name, values in columns.items():
             self._columns[name] = _checked(spec.name, spec.column(name), values)
@@ -197,6 +203,7 @@ class Table:
     def has(self, name: str) -> bool:
         """Whether at least one row of the column is known."""
         self.spec.column(name)
+        self._require(name)
         values = self._columns.get(name)
         if values is None or self._length == 0:
             return False
@@ -226,16 +233,43 @@ class Table:
         column = self.spec.column(name)
         if column.kind is not kind:
             raise TypeError(f"{self.spec.name}.{name} is {column.kind.value}, not {kind.value}")
+        self._require(name)
         return self._columns.get(name)
+
+    def _require(self, name: str) -> None:
+        if name in self._dropped:
+            raise LookupError(f"{self.spec.name}.{name} was dropped; load the profile to read it")
 
     def ends_ns(self) -> Ints:
         """`start_ns + dur_ns` of each row; unknown where either is."""
         start, dur = self.ints("start_ns"), self.ints("dur_ns")
         return np.where((start == NULL) | (dur == NULL), NULL, start + np.where(dur == NULL, 0, dur))
 
+    def keeping(self, names: Iterable[str]) -> Table:
+        """The same rows with some of the columns only; to read another one that was there is an error from now on."""
+        wanted = frozenset(names)
+        columns = {name: values for name, values in self._columns.items() if name in wanted}
+        return self._made(columns, self._dropped | (self._columns.keys() - wanted), self._length)
+
+    def _made(self, columns: dict[str, Values], dropped: frozenset[str], length: int) -> Table:
+        """A table from checked columns of one length."""
+        made = Table.__new__(Table)
+        made.spec, made._columns, made._dropped, made._length = self.spec, columns, dropped, length
+        return made
+
+    def compact(self) -> Table:
+        """The same with the unused words of each text column dropped from its dictionary."""
+        columns = {n: v.compact() if isinstance(v, Text) else v for n, v in self._columns.items()}
+        return self._made(columns, self._dropped, self._length)
+
     def select(self, rows: Selection) -> Table:
         """The selected rows (mask, indexes or slice)."""
-        return Table(self.spec, {n: v.take(rows) if isinstance(v, Text) else v[rows] for n, v in self._columns.items()})
+        columns: dict[str, Values] = {
+            n: v.take(rows) if isinstance(v, Text) else v[rows] for n, v in self._columns.items()
+        }
+        if self._dropped:
+            return self._made(columns, self._dropped, len(np.arange(self._length)[rows]))
+        return Table(self.spec, columns)
 
     def sorted_by(self, name: str) -> Table:
         """Rows in ascending order of an int column (stable)."""
@@ -243,7 +277,12 @@ class Table:
 
     def with_columns(self, columns: Mapping[str, Values]) -> Table:
         """The same rows with columns added or replaced."""
-        return Table(self.spec, {**self._columns, **columns})
+        if not self._dropped:
+            return Table(self.spec, {**self._columns, **columns})
+        checked = {name: _checked(self.spec.name, self.spec.column(name), values) for name, values in columns.items()}
+        if any(len(values) != self._length for values in checked.values()):
+            raise ValueError(f"{self.spec.name}: columns differ in length")
+        return self._made({**self._columns, **checked}, self._dropped - checked.keys(), self._length)
 
     @classmethod
     def empty(cls, spec: TableSpec) -> Table:
@@ -266,6 +305,9 @@ class Table:
                 columns[name] = np.concatenate([part.floats(name) for part in parts])
             else:
                 columns[name] = np.concatenate([part.bools(name) for part in parts])
+        dropped = frozenset[str]().union(*(part._dropped for part in parts))
+        if dropped:
+            return parts[0]._made(columns, dropped, sum(map(len, parts)))
         return cls(spec, columns)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -1,6 +1,6 @@
-"""Parsing of many units in worker processes, with the results and errors that one process would give.
+"""Work on many units in worker processes, with the results and errors that one process would give.
 
-A worker is a fresh interpreter that reads units from its stdin and writes traces to its stdout. The script of a caller
+A worker is a fresh interpreter that reads tasks from its stdin and writes results to its stdout. The script of a caller
 is not imported again, as `multiprocessing` would do, so that `ascend_perf.load` needs no `__main__` guard.
 """
 
@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib import import_module
 from typing import IO, Final
 
 from ascend_perf.errors import InputError, UsageError
@@ -33,7 +35,13 @@ GROWTH: Final = 4
 
 Outcome = list[Trace] | InputError
 
-_BOOT: Final = "import sys; sys.path[:] = sys.argv[1:]; from ascend_perf.parsers._parallel import serve; serve()"
+_BOOT: Final = (
+    "import sys; entry, sys.path[:] = sys.argv[1], sys.argv[2:]; "
+    "from ascend_perf.parsers._parallel import serve; serve(entry)"
+)
+_PARSE: Final = f"{__name__}:parse_here"
+_PATIENCE_S: Final = 0.2
+"""A process that crashed is given so long to end by itself, so that its exit code tells why."""
 _LENGTH: Final = struct.Struct("<Q")
 _PIPE_BYTES: Final = 1 << 20
 """Columns are megabytes: a large pipe spares switching between the processes. Linux allows 1 MiB to every user."""
@@ -118,12 +126,16 @@ def parse_units(
         workers: number of processes; 1 reads here.
         progress: told which unit is being read; with several processes, which was read last.
     """
-    found: list[Outcome | None] = [None] * len(units)
+    found: list[object] = [Lost(started=False)] * len(units)
     if workers > 1:
-        _share_out(units, found, workers, progress)
+
+        def told(index: int, count: int) -> None:
+            progress(f"reading {units[index].label} ({count} of {len(units)})")
+
+        found = share_out(_PARSE, units, [size_of(unit) for unit in units], workers=workers, done=told)
     result: list[Outcome] = []
     for number, (unit, outcome) in enumerate(zip(units, found, strict=True), 1):
-        if outcome is None:
+        if not isinstance(outcome, list | InputError):
             progress(f"reading {unit.label} ({number} of {len(units)})")
             try:
                 outcome = known[unit.parser].parse(unit)
@@ -133,62 +145,96 @@ def parse_units(
     return result
 
 
-def _share_out(
-    units: Sequence[Unit], found: list[Outcome | None], workers: int, progress: Callable[[str], None]
-) -> None:
-    """Fill in what workers read; None stays where one crashed or was killed."""
-    # The largest first: no process is left with a long one at the end.
-    order = sorted(range(len(units)), key=lambda index: -size_of(units[index]))
+def parse_here(unit: Unit) -> list[Trace]:
+    """The traces of a unit; what a worker does for `parse_units`."""
+    from ascend_perf.parsers.discover import parsers
+
+    return parsers()[unit.parser].parse(unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """No result: the process could not be started, the work raised an error, or the process ended in the middle."""
+
+    started: bool
+    """Whether the process had begun to serve: if not, this machine grants no further processes."""
+    code: int | None = None
+    """Exit code of a process that ended; negative: the signal that killed it. None: it lives, the work failed."""
+
+
+def share_out(
+    entry: str, tasks: Sequence[object], sizes: Sequence[int], *, workers: int, done: Callable[[int, int], None]
+) -> list[object]:
+    """The result of each task, in their order: an object, an `InputError` that the work raised, or `Lost`.
+
+    Args:
+        entry: the work, as `module:function`; the function takes a task.
+        tasks: what to work on; tasks and results are pickled.
+        sizes: of the tasks; the largest are begun first, so that no process is left with a long one at the end.
+        workers: number of processes.
+        done: told the place of each task that is done and how many are.
+    """
+    found: list[object] = [Lost(started=False)] * len(tasks)
+    order = sorted(range(len(tasks)), key=lambda index: -sizes[index])
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    team = [_Worker() for _ in range(workers)]
+    team = [_Worker(entry) for _ in range(workers)]
     for worker in team:
         idle.put(worker)
 
-    def attend(unit: Unit) -> Outcome | None:
+    def attend(task: object) -> object:
         worker = idle.get()
         try:
-            return worker.parse(unit)
+            return worker.work(task)
         finally:
             idle.put(worker)
 
     threads = ThreadPoolExecutor(workers)
     try:
-        futures = {threads.submit(attend, units[index]): index for index in order}
-        for count, future in enumerate(as_completed(futures), 1):
-            index = futures[future]
+        futures = {threads.submit(attend, tasks[index]): index for index in order}
+        for count, future in enumerate(as_completed(list(futures)), 1):
+            index = futures.pop(future)
             found[index] = future.result()
-            progress(f"reading {units[index].label} ({count} of {len(units)})")
+            done(index, count)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for worker in team:
             worker.close()
+    return found
 
 
 class _Worker:
-    """An interpreter that reads units; started when it is first needed, and again after it was killed."""
+    """An interpreter that works on tasks; started when it is first needed, and again after it was killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
         self._process: subprocess.Popen[bytes] | None = None
 
-    def parse(self, unit: Unit) -> Outcome | None:
-        """What the worker made of a unit; None when it crashed, was killed or could not be started."""
+    def work(self, task: object) -> object:
+        """What the worker made of a task; `Lost` when it failed, crashed, was killed or could not be started."""
+        started = False
         try:
             if self._process is None:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _BOOT, *sys.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
+                    [sys.executable, "-I", "-c", _BOOT, self._entry, *sys.path], stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 )  # fmt: skip
                 _widen(self._process.stdout)
+                assert self._process.stdout is not None
+                _receive(self._process.stdout)
+            started = True
             assert self._process.stdin is not None and self._process.stdout is not None
-            _send(self._process.stdin, unit)
-            outcome = _receive(self._process.stdout)
+            _send(self._process.stdin, task)
+            return _receive(self._process.stdout)
         except (OSError, EOFError):
-            self.close()
-            return None
-        if outcome is None or isinstance(outcome, InputError):
-            return outcome
-        assert isinstance(outcome, list)
-        return outcome
+            return Lost(started=started, code=self._ended())
+
+    def _ended(self) -> int | None:
+        code = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_PATIENCE_S)
+        self.close()
+        return code
 
     def close(self) -> None:
         """End the process."""
@@ -213,25 +259,24 @@ def _widen(stream: IO[bytes] | None) -> None:
         fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-def serve() -> None:
-    """Read units from stdin and write traces to stdout until stdin ends; the body of a worker."""
-    from ascend_perf.parsers.discover import parsers
-
+def serve(entry: str) -> None:
+    """Read tasks from stdin and write results to stdout until stdin ends; the body of a worker."""
+    module, _, name = entry.partition(":")
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a parser prints must not mix with traces
-    known = parsers()
+    os.dup2(2, 1)  # what the work prints must not mix with results
+    work: Callable[[object], object] = getattr(import_module(module), name)
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
+        _send(target, None)
         while True:
-            unit = _receive(source)
-            assert isinstance(unit, Unit)
-            outcome: Outcome | None
+            task = _receive(source)
+            result: object
             try:
-                outcome = known[unit.parser].parse(unit)
+                result = work(task)
             except InputError as error:
-                outcome = error
-            except Exception:  # the caller reads it again, so that the error comes up there with its traceback
-                outcome = None
-            _send(target, outcome)
+                result = error
+            except Exception:  # the caller does it again, so that the error comes up there with its traceback
+                result = Lost(started=True)
+            _send(target, result)
 
 
 def _send(stream: IO[bytes], value: object) -> None:
