@@ -131,7 +131,7 @@ class Trace:
         ValueError: a table does not fit its specification.
     """
 
-    __slots__ = ("_tables", "meta")
+    __slots__ = ("__weakref__", "_tables", "meta")
 
     def __init__(self, tables: Mapping[str, Table] | None = None, meta: Meta | None = None) -> None:
         self.meta = meta or Meta()
