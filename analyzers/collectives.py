@@ -6,9 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._clocks import ClockOffset
 from ascend_perf.analyzers._collective_rates import link_peak, rates, transport_of
 from ascend_perf.analyzers._collectives import SAME_CLOCK_NS, Collectives, job_collectives
 from ascend_perf.analyzers._communication import peer_waits, ranks_words
+from ascend_perf.analyzers._inherited import job_causes
 from ascend_perf.analyzers._retransmission import retransmission
 from ascend_perf.analyzers._stages import Job, job_of
 from ascend_perf.analyzers._tables import Col, result_table
@@ -20,8 +22,8 @@ from ascend_perf.plugins import NoData, job_analyzer
 
 NAME: Final = "collectives"
 
-MAX_PAIRS: Final = 400
-"""Pairs of ranks listed in the table of waits."""
+MAX_PAIRS: Final = 2000
+"""Pairs of ranks listed in the table of waits, those that wait longest."""
 
 
 @job_analyzer(name=NAME, needs=[COMM_OPS], order=72, section="ranks")
@@ -133,7 +135,14 @@ def _waits(job: Job, calls: Collectives) -> ResultTable:
             total[pair] = [int(calls.waits[mine].sum()), int(exposed.sum()), int(mine.sum())]
             source[pair] = "calls of both"
     steps = {view.rank: max(1, view.steps) for view in job.ranks}
-    rows = sorted(total.items(), key=lambda item: -item[1][1])[:MAX_PAIRS]
+    pairs_found = sorted(total.items(), key=lambda item: (-item[1][1], item[0]))
+    rows = pairs_found[:MAX_PAIRS]
+    cut, cut_zh = "", ""
+    if len(pairs_found) > MAX_PAIRS:
+        cut = f" The {MAX_PAIRS} longest of {len(pairs_found)} pairs are listed."
+        cut_zh = f"仅列出 {len(pairs_found)} 对中等待最长的 {MAX_PAIRS} 对。"
+    causes = _causes(calls)
+    roots = [causes.get(pair, (None, None)) for pair, _ in rows]
     return result_table(
         "rank-waits",
         Words("Who waits for whom", "等待关系"),
@@ -143,18 +152,37 @@ def _waits(job: Job, calls: Collectives) -> ResultTable:
             Col("wait_ns", "Waiting per step", "每步等待", [v[0] / steps[p[0]] for p, v in rows], "ns"),
             Col("exposed_ns", "Not overlapped", "未掩盖", [v[1] / steps[p[0]] for p, v in rows], "ns"),
             Col("calls", "Calls", "次数", [v[2] for _, v in rows], "count"),
+            Col("root", "In the end because of", "最终由谁造成", [rank for rank, _ in roots]),
+            Col("root_ratio", "Its part", "所占比例", [part for _, part in roots], "ratio"),
             Col("source", "From", "来源", [source[pair] for pair, _ in rows]),
         ),
         note=Words(
             "Waits for several ranks run at the same time where they come from sub-tasks: rows do not add up. From the "
-            "calls of both, a wait counts for the rank that came last.",
-            "来自子任务的多个等待可同时进行，各行不可相加；由两卡共同的通信得出时，等待计入最后到达的卡。",
+            "calls of both, a wait counts for the rank that came last. A late rank that waited for others itself since "
+            "the two last met passes their lateness on: the rank that is late by itself stands under \"in the end\"."
+            + cut,
+            "来自子任务的多个等待可同时进行，各行不可相加；由两卡共同的通信得出时，等待计入最后到达的卡。迟到的卡若在两卡"
+            "上次同步之后自身也在等待他卡，则其迟到来自他卡：“最终由谁造成”为自身迟到的那张卡。" + cut_zh,
         ),
     )
 
 
+def _causes(calls: Collectives) -> dict[tuple[int, int], tuple[int, float]]:
+    """For each pair of ranks the rank that is most of the cause in the end, and its part of the waiting."""
+    causes = job_causes(calls)
+    total: dict[tuple[int, int], float] = {}
+    most: dict[tuple[int, int], tuple[float, int]] = {}
+    for waiter, late, cause, ns in zip(
+        causes.waiter.tolist(), causes.late.tolist(), causes.cause.tolist(), causes.exposed_ns.tolist(), strict=True
+    ):
+        total[waiter, late] = total.get((waiter, late), 0.0) + ns
+        most[waiter, late] = max(most.get((waiter, late), (-1.0, 0)), (ns, -cause))
+    return {pair: (-cause, ns / total[pair]) for pair, (ns, cause) in most.items() if total[pair] > 0}
+
+
 def _clocks(calls: Collectives) -> ResultTable:
     rows = calls.offsets if any(clock.matched for clock in calls.offsets) else ()
+    shifted, shifted_zh = _shifted(calls)
     return result_table(
         "clock-offsets",
         Words("Clocks of the ranks", "各卡时钟偏差"),
@@ -163,15 +191,36 @@ def _clocks(calls: Collectives) -> ResultTable:
             Col("reference", "Against rank", "参照 Rank", [clock.reference for clock in rows]),
             Col("offset_ns", "Ahead by", "超前", [clock.offset_ns for clock in rows], "ns"),
             Col("uncertainty_ns", "Uncertainty", "不确定度", [clock.uncertainty_ns for clock in rows], "ns"),
+            Col("drift_ppm", "Drift, millionths", "漂移（ppm）", [_drift(clock) for clock in rows]),
             Col("matched", "Collectives compared", "比较的集合通信", [clock.matched for clock in rows], "count"),
         ),
         note=Words(
             "Estimated: all ranks leave a synchronous collective at nearly one time, so the median difference of its "
-            "ends is the offset of the clocks. Empty: nothing ties the rank to the reference, and its arrivals are "
-            "judged by durations only.",
-            "估算：各卡几乎同时离开同步集合通信，其结束时间差的中位数即时钟偏差。为空：该卡与参照卡之间没有可用的"
-            "共同通信，仅按时长判断其到达先后。",
+            "ends is the offset of the clocks; where a straight line leaves far less scatter, the clock drifts, and "
+            "times are moved by that line. Pairs of sends and receives count as well. Empty: nothing ties the rank to "
+            "the reference, and its arrivals are judged by durations only." + shifted,
+            "估算：各卡几乎同时离开同步集合通信，其结束时间差的中位数即时钟偏差；若用直线拟合后离散明显更小，则时钟存在"
+            "漂移，并按该直线校正。成对的发送与接收同样计入。为空：该卡与参照卡之间没有可用的共同通信，仅按时长判断其"
+            "到达先后。" + shifted_zh,
         ),
+    )
+
+
+def _drift(clock: ClockOffset) -> float | None:
+    return None if clock.drift_ppm is None else round(clock.drift_ppm, 3)
+
+
+def _shifted(calls: Collectives) -> tuple[str, str]:
+    """What a note says, English and Chinese, where records of ranks begin at another call; else nothing."""
+    if not calls.shifts:
+        return "", ""
+    parts = [f"rank {one.rank} by {one.calls} in {one.group or '?'}" for one in calls.shifts[:8]]
+    parts_zh = [f"Rank {one.rank} 在 {one.group or '?'} 中相差 {one.calls} 次" for one in calls.shifts[:8]]
+    more = f" and {len(calls.shifts) - 8} more" if len(calls.shifts) > 8 else ""
+    more_zh = f" 等 {len(calls.shifts)} 处" if len(calls.shifts) > 8 else ""
+    return (
+        f" Records that begin at another call were aligned by sizes, ops and ends: {', '.join(parts)}{more}.",
+        f"起点不同的记录已按大小、算子与结束时间对齐：{'，'.join(parts_zh)}{more_zh}。",
     )
 
 

@@ -12,7 +12,7 @@ from ascend_perf.analyzers._collectives import job_collectives
 from ascend_perf.analyzers._communication import no_waits, ranks_words
 from ascend_perf.analyzers._communication_tables import build
 from ascend_perf.analyzers._held_up import held_up
-from ascend_perf.analyzers._inherited import causes_of
+from ascend_perf.analyzers._inherited import job_causes
 from ascend_perf.analyzers._late_ranks import (
     MAX_SPREAD_RATIO,
     last_to_join,
@@ -23,6 +23,7 @@ from ascend_perf.analyzers._late_ranks import (
     upper_first,
 )
 from ascend_perf.analyzers._pipeline_ideal import Schedule, schedule_of
+from ascend_perf.analyzers._rank_clusters import rank_clusters
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._stages import Job, RankView, job_of
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
@@ -54,14 +55,14 @@ def ranks(run: Run) -> Result:
     bubble = _pipeline(job)
     waits = notable_waits(job)
     late = late_ranks(job, waits)
-    held = held_up(causes_of(job_collectives(job)))
+    held = held_up(job_causes(job_collectives(job)))
     last = last_to_join(waits, held)
     absent, unseen = absent_ranks(job, job_collectives(job))
     found = [*stage[0], *bubble[0], *late[0], *last, *absent]
     return Result(
         findings=tuple(found),
         metrics=_metrics(job),
-        tables=(_table(job),),
+        tables=tuple(table for table in (_table(job), rank_clusters(job.ranks)) if table is not None),
         judged=(stage[1], bubble[1], _late_verdict(late[1], unseen, bool(last))),
         held_up=held,
     )

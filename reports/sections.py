@@ -44,6 +44,7 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "memory-peaks": "memory",
     "aipp-stages": "aipp",
     "ranks": "ranks",
+    "rank-clusters": "ranks",
     "collectives": "ranks",
     "rank-waits": "ranks",
     "clock-offsets": "ranks",

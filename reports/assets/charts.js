@@ -279,28 +279,56 @@
     return Array.from(new Set(keys)).sort(function (a, b) { return String(a).localeCompare(String(b), undefined, { numeric: true }); });
   }
 
-  /** Two columns of ranks and a figure as a grid; several rows of one cell are added up or averaged. */
+  const MOST_CELLS = 64;  // along an axis; more ranks are put together
+
+  /** Neighbours put together where there are more keys than an axis shows: {keys, of: key -> place, label(place), each}. */
+  function binned(sorted) {
+    const each = Math.ceil(sorted.length / MOST_CELLS);
+    const of = {};
+    sorted.forEach(function (key, i) { of[key] = Math.floor(i / each); });
+    const bins = [];
+    for (let i = 0; i < sorted.length; i += each) bins.push([sorted[i], sorted[Math.min(i + each, sorted.length) - 1]]);
+    return {
+      keys: bins.map(function (b, i) { return i; }), of: of, each: each,
+      label: function (i) { return bins[i][0] === bins[i][1] ? String(bins[i][0]) : bins[i][0] + "–" + bins[i][1]; },
+    };
+  }
+
+  /** Two columns of ranks and a figure as a grid; several rows of one cell are added up or averaged, and so are ranks
+      that are put together because there are many. */
   AP.heatView = function (table, rowName, columnName, figure, options) {
     const a = AP.column(table, rowName), b = AP.column(table, columnName);
     if (!a || !b || !figure) return null;
-    const cells = {}, rows = [], columns = [];
+    const found = [];
     for (let i = 0; i < table.rows; i++) {
       const r = a.get(i), c = b.get(i), v = figure.get(i);
       // A rank's copy to itself is no link; its rate would drown the others.
       if (r === null || c === null || typeof v !== "number" || (options.mean && r === c)) continue;
-      rows.push(r);
-      columns.push(c);
-      const cell = cells[r + "|" + c] = cells[r + "|" + c] || { sum: 0, n: 0 };
-      cell.sum += v;
-      cell.n++;
+      found.push([r, c, v]);
     }
-    const rowKeys = sortedKeys(rows), columnKeys = sortedKeys(columns);
-    if (!rowKeys.length || rowKeys.length * columnKeys.length > 4096 || rowKeys.length * columnKeys.length < 2) return null;
+    const pick = function (at) { return sortedKeys(found.map(function (f) { return f[at]; })); };
+    // One axis for both: a rank stands at the same place in its row and in its column.
+    const both = options.square ? sortedKeys(pick(0).concat(pick(1))) : null;
+    const rows = binned(both || pick(0)), columns = binned(both || pick(1));
+    if (!found.length || rows.keys.length * columns.keys.length < 2) return null;
+    const cells = {};
+    found.forEach(function (f) {
+      const key = rows.of[f[0]] + "|" + columns.of[f[1]];
+      const cell = cells[key] = cells[key] || { sum: 0, n: 0, low: Infinity };
+      cell.sum += f[2];
+      cell.n++;
+      cell.low = Math.min(cell.low, f[2]);
+    });
     const value = function (r, c) {
       const cell = cells[r + "|" + c];
-      return cell ? (options.mean ? cell.sum / cell.n : cell.sum) : null;
+      return cell ? (options.lowest ? cell.low : options.mean ? cell.sum / cell.n : cell.sum) : null;
     };
-    return grid(rowKeys, columnKeys, value, Object.assign({ unit: figure.unit, name: function (k) { return String(k); } }, options));
+    const each = Math.max(rows.each, columns.each);
+    const note = each > 1 ? [options.note, AP.t("chart.binned", { count: each })].filter(Boolean).join(" · ") : options.note;
+    return grid(rows.keys, columns.keys, value, Object.assign({}, options, {
+      unit: figure.unit, name: rows.label, column: columns.label, note: note,
+      tip: function (r, c) { return options.tip(rows.label(r), columns.label(c)); },
+    }));
   };
 
   function grid(rowKeys, columnKeys, value, options) {
@@ -356,21 +384,41 @@
       const middle = median(values);
       return { low: Math.min.apply(null, values), high: Math.max.apply(null, values), middle: middle, mad: median(values.map(function (v) { return Math.abs(v - middle); })), n: values.length };
     });
-    return grid(rows, figures.map(function (f, j) { return j; }), function (i, j) {
+    function isFar(i, j) {
       const v = figures[j].get(i);
-      return typeof v === "number" ? v : null;
+      if (typeof v !== "number") return false;
+      const d = Math.abs(v - stats[j].middle);
+      if (stats[j].n < 4 || !(d > 0.05 * Math.abs(stats[j].middle))) return false;
+      return stats[j].mad === 0 || 0.6745 * d / stats[j].mad > 3.5;
+    }
+    const bins = binned(rows);
+    const members = bins.keys.map(function () { return []; });
+    rows.forEach(function (i) { members[bins.of[i]].push(i); });
+    /** Of ranks that are put together, the one farthest from the median speaks. */
+    function speaker(bin, j) {
+      let far = null;
+      members[bin].forEach(function (i) {
+        const v = figures[j].get(i);
+        if (typeof v === "number" && (far === null || Math.abs(v - stats[j].middle) > Math.abs(figures[j].get(far) - stats[j].middle))) far = i;
+      });
+      return far;
+    }
+    function name(bin) {
+      const first = members[bin][0], last = members[bin][members[bin].length - 1];
+      return first === last ? AP.rankName(rank.get(first)) : AP.rankName(rank.get(first) + "–" + rank.get(last));
+    }
+    return grid(bins.keys, figures.map(function (f, j) { return j; }), function (bin, j) {
+      const i = speaker(bin, j);
+      return i === null ? null : figures[j].get(i);
     }, {
-      title: AP.t("chart.strip"), note: AP.t("chart.strip_note"), left: 76, cell: 120, slanted: true, tone: "blue",
-      name: function (i) { return AP.rankName(rank.get(i)); },
+      title: AP.t("chart.strip"), note: AP.t("chart.strip_note") + (bins.each > 1 ? " " + AP.t("chart.binned_strip", { count: bins.each }) : ""),
+      left: bins.each > 1 ? 116 : 76, cell: 120, slanted: true, tone: "blue",
+      name: name,
       column: function (j) { return AP.w(figures[j].title); },
-      tip: function (i, j) { return AP.rankName(rank.get(i)) + " · " + AP.w(figures[j].title); },
+      tip: function (bin, j) { const i = speaker(bin, j); return (i === null ? name(bin) : AP.rankName(rank.get(i))) + " · " + AP.w(figures[j].title); },
       unitOf: function (j) { return figures[j].unit; },
-      share: function (i, j, v) { return stats[j].high > stats[j].low ? (v - stats[j].low) / (stats[j].high - stats[j].low) : 0; },
-      marked: function (i, j) {
-        const d = Math.abs(figures[j].get(i) - stats[j].middle);
-        if (stats[j].n < 4 || !(d > 0.05 * Math.abs(stats[j].middle))) return false;
-        return stats[j].mad === 0 || 0.6745 * d / stats[j].mad > 3.5;
-      },
+      share: function (bin, j, v) { return stats[j].high > stats[j].low ? (v - stats[j].low) / (stats[j].high - stats[j].low) : 0; },
+      marked: function (bin, j) { return members[bin].some(function (i) { return isFar(i, j); }); },
     });
   };
 

@@ -7,6 +7,17 @@
     return column ? AP.reader(column) : null;
   }
 
+  /** Links of all ranks against their peers: the slowest of a cell counts, and the slower the darker. */
+  function linkMatrix(table) {
+    const ratio = table && AP.column(table, "ratio");
+    if (!ratio) return null;
+    return AP.heatView(table, "src", "dst", ratio, {
+      title: AP.t("chart.link_matrix"), note: AP.t("chart.link_matrix_axis"), tone: "orange", square: true, lowest: true,
+      tip: function (r, c) { return r + " → " + c; },
+      share: function (r, c, v) { return Math.max(0, 1 - v) / 0.5; },
+    });
+  }
+
   const CHARTS = {
     timeline: function () { return [AP.table("timeline") && AP.timelineView(AP.table("timeline"))]; },
     mac: function () { return [AP.table("roofline") && AP.rooflineView(AP.table("roofline"), AP.table("roofs"))]; },
@@ -23,9 +34,19 @@
           title: AP.t("chart.links"), note: AP.t("chart.links_axis"), tone: "teal", mean: true,
           tip: function (r, c) { return r + " → " + c; },
         }),
+        linkMatrix(AP.table("link-matrix")),
       ];
     },
-    ranks: function () { return [AP.table("ranks") && AP.stripView(AP.table("ranks"))]; },
+    ranks: function () {
+      const waits = AP.table("rank-waits");
+      return [
+        AP.table("ranks") && AP.stripView(AP.table("ranks")),
+        waits && AP.heatView(waits, "waiter", "late", AP.column(waits, "exposed_ns") || AP.column(waits, "wait_ns"), {
+          title: AP.t("chart.rank_waits"), note: AP.t("chart.rank_waits_axis"), tone: "orange", square: true,
+          tip: function (r, c) { return r + " ← " + c; },
+        }),
+      ];
+    },
   };
 
   // Drawn as charts alone; their rows say nothing beside the picture.
