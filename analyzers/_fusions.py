@@ -213,7 +213,7 @@ def _axis(text: str, axis: Axis) -> float:
 
 
 def _connected(trace: Trace, item: Fusion, matches: Matches) -> Matches:
-    """Of sequences that are only one by their data, those whose shapes agree from kernel to kernel."""
+    """Sequences that are only one by their data, parted where a kernel does not take what the one before wrote."""
     if item.id not in CHAINED or not len(matches):
         return matches
     kernels = trace[KERNELS]
@@ -221,10 +221,15 @@ def _connected(trace: Trace, item: Fusion, matches: Matches) -> Matches:
         kernels.text("output_shapes").relabel(_first_shape), kernels.text("input_shapes").relabel(_first_shape),
     ])  # fmt: skip
     gives, takes = both.codes[: len(kernels)][matches.rows], both.codes[len(kernels) :][matches.rows]
-    broken = np.zeros(len(matches.rows), bool)
-    broken[1:] = (gives[:-1] < 0) | (gives[:-1] != takes[1:])
-    broken[matches.firsts] = False
-    return matches.keep(~np.logical_or.reduceat(broken, matches.firsts))
+    heads = np.zeros(len(matches.rows), bool)
+    heads[1:] = (gives[:-1] < 0) | (gives[:-1] != takes[1:])
+    heads[matches.firsts] = True
+    part = matches.of[heads]
+    parts = Matches(
+        rows=matches.rows, firsts=np.flatnonzero(heads).astype(np.int64), host=matches.host[part],
+        forward=matches.forward[part], behind=matches.behind,
+    )  # fmt: skip
+    return parts.keep(parts.lengths >= 2)
 
 
 def _first_shape(text: str) -> str | None:
