@@ -237,8 +237,7 @@ def swings(values: Floats) -> tuple[int, float]:
     y = np.log(values[np.isfinite(values) & (values > 0)])
     if len(y) < 4 * SWING_ROWS:
         return 0, 0.0
-    change = np.diff(y)
-    noise = _MAD * float(np.median(np.abs(change - np.median(change)))) / np.sqrt(2)
+    noise = _MAD * float(np.median(np.abs(np.diff(y)))) / np.sqrt(2)
     limit = max(float(np.log1p(SWING_RATIO.value)), SWING_NOISE * noise)
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(y, SWING_ROWS), axis=1)
     rises: list[float] = []
@@ -292,7 +291,8 @@ def skipped_after(series: Series) -> tuple[int, int]:
     settled = settled_row(len(rows), np.flatnonzero(counts > 0) + 1) if len(rows) else None
     story = scale_story(series)
     if story is not None and story.settled is not None:
-        settled = int(np.searchsorted(rows, story.settled, side="right"))
+        # The row of the last fall holds the update that it cost.
+        settled = int(np.searchsorted(rows, story.settled, side="right")) if story.settled else 0
     if settled is None or settled >= len(rows):
         return (0, 0) if len(rows) < UNSETTLED_ROWS else (int(counts.sum()), _span(series.step[rows]))
     return int(counts[settled:].sum()), _span(series.step[rows[settled:]])
