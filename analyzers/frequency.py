@@ -199,7 +199,8 @@ def _samples(counters: Table) -> tuple[Ints, Floats] | None:
     at = counters.ints("time_ns")
     with np.errstate(invalid="ignore", over="ignore"):
         hertz = counters.floats("value") * np.where(counters.text("unit").codes < 0, 1e6, unit)
-        rows = np.flatnonzero(counters.text("counter").equals(COUNTER) & (at != NULL) & (hertz > 0) & np.isfinite(hertz))
+        usable = (at != NULL) & (hertz > 0) & np.isfinite(hertz)
+        rows = np.flatnonzero(counters.text("counter").equals(COUNTER) & usable)
     if not len(rows):
         return None
     rows = rows[np.argsort(at[rows], kind="stable")]
