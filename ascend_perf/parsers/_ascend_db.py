@@ -45,6 +45,7 @@ from ascend_perf.parsers._ascend_words import (
     sizes,
     step_number,
 )
+from ascend_perf.parsers._python_frames import MIN_CALL_NS, SHORT_CALLS, python_calls
 
 DATA_TYPES: Final = {
     0: "INT8", 1: "INT16", 2: "INT32", 3: "FP16", 4: "FP32", 5: "INT64", 6: "UINT64", 7: "UINT8", 8: "UINT16",
@@ -305,9 +306,7 @@ class _Reader:
                 },
             )
         ]
-        self.result.drop(
-            "python frame (not loaded; operators keep their call stacks)", int(self.api_kind.equals("trace").sum())
-        )
+        self._python_calls()
         gc = self._ints("GC_RECORD", "startNs", "endNs", "globalTid")
         ok = np.flatnonzero(self._span_ok(gc["startNs"], gc["endNs"], "GC_RECORD row"))
         marks = self._ints("MSTX_EVENTS", "startNs", "endNs", "globalTid", "message")
@@ -329,6 +328,18 @@ class _Reader:
                 )
             )
         self.result.tables["host_events"] = Table.concat(t.HOST_EVENTS, parts).sorted_by("start_ns")
+
+    def _python_calls(self) -> None:
+        api = self.api
+        traced = self.api_kind.equals("trace")
+        good = traced & (api["startNs"] != NULL) & (api["endNs"] >= api["startNs"])
+        self.result.drop("Python call without a readable time", int((traced & ~good).sum()))
+        rows = np.flatnonzero(good)
+        start = api["startNs"][rows]
+        dur = api["endNs"][rows] - start
+        self.result.drop(SHORT_CALLS, int((dur < MIN_CALL_NS).sum()))
+        thread = api["globalTid"][rows] & 0xFFFFFFFF
+        self.result.tables["python_calls"] = python_calls(start, dur, self.api_name.take(rows), thread)
 
     def _stacks(self, chains: Ints) -> Text:
         """Call stacks, innermost frame first; each chain is put together once."""

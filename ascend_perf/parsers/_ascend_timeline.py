@@ -32,6 +32,7 @@ from ascend_perf.parsers._ascend_words import (
     sizes,
     step_number,
 )
+from ascend_perf.parsers._python_frames import python_calls
 
 COMM_PROCESSES: Final = ("HCCL", "Communication")
 
@@ -161,6 +162,11 @@ class Timeline:
                 )
             )
         return Table.concat(t.HOST_EVENTS, parts).sorted_by("start_ns") if any(map(len, parts)) else parts[0]
+
+    def python_calls(self) -> Table:
+        """Calls of Python functions and modules."""
+        python = self.trace.python
+        return python_calls(python.ints("start"), python.ints("dur"), python.text("name"), python.ints("tid"))
 
     def runtime_calls(self) -> Table:
         """Calls of the CANN layers."""

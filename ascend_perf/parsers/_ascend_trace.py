@@ -1,7 +1,7 @@
 """trace_view.json read in chunks into columns. What the columns mean is settled afterwards, in `_ascend_timeline`.
 
-The names of processes may come anywhere in the file, so slices are kept with their pid until its end. Frames of Python
-(`python_function`, with call stacks most of the bytes) are counted and skipped: the operators keep their stacks.
+The names of processes may come anywhere in the file, so slices are kept with their pid until its end. Of the calls of
+Python functions (`python_function`, with call stacks most of the bytes) the shortest are counted and skipped.
 
 Source: format reference, section 2.
 """
@@ -21,8 +21,8 @@ from ascend_perf.model.table import NULL, Floats, Ints, Text
 from ascend_perf.parsers._ascend_kernels import MAX_DUR_NS, MAX_START_NS
 from ascend_perf.parsers._events import Event, EventFile, Interner
 from ascend_perf.parsers._numbers import decimal_ns, json_ints
+from ascend_perf.parsers._python_frames import MIN_CALL_NS, SHORT_CALLS
 
-FRAMES: Final = "python frame (not loaded; operators keep their call stacks)"
 FLOWS: Final = "flow of a kind that is not used (fwdbwd, async_task_queue)"
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -145,6 +145,8 @@ class TraceFile:
     """Framework operators (cpu_op)."""
     events: Columns = field(default_factory=Columns)
     """Other host slices: enqueue, dequeue, garbage collections."""
+    python: Columns = field(default_factory=Columns)
+    """Calls of Python functions and modules, without the shortest."""
     npu_starts: Columns = field(default_factory=Columns)
     npu_ends: Columns = field(default_factory=Columns)
     launch_starts: Columns = field(default_factory=Columns)
@@ -231,10 +233,13 @@ def _take(trace: TraceFile, key: str, events: list[Event], ids: Interner) -> Non
 
 
 def _take_slices(trace: TraceFile, category: str, events: list[Event]) -> None:
+    dur = decimal_ns([e.dur for e in events])
     if category == "python_function":
-        trace.file.drop(FRAMES, len(events))
-        return
-    start, dur = decimal_ns([e.ts for e in events]), decimal_ns([e.dur for e in events])
+        short = (dur >= 0) & (dur < MIN_CALL_NS)
+        trace.file.drop(SHORT_CALLS, int(short.sum()))
+        rows = np.flatnonzero(~short)
+        events, dur = [events[row] for row in rows.tolist()], dur[rows]
+    start = decimal_ns([e.ts for e in events])
     keep = np.ones(len(events), bool)
     for reason, bad in (
         ("slice without a readable start", start == NULL),
@@ -249,6 +254,10 @@ def _take_slices(trace: TraceFile, category: str, events: list[Event]) -> None:
         events = [e for e, kept in zip(events, keep.tolist(), strict=True) if kept]
         start, dur = start[keep], dur[keep]
     if not events:
+        return
+    if category == "python_function":
+        trace.python.add_ints(start=start, dur=dur, tid=json_ints([e.tid for e in events]))
+        trace.python.add_words(name=[e.name for e in events])
         return
     pid, tid = json_ints([e.pid for e in events]), json_ints([e.tid for e in events])
     if category == "cpu_op":

@@ -11,12 +11,12 @@ import numpy as np
 
 from ascend_perf.model.table import NULL, Bools, Ints, Text
 from ascend_perf.parsers._ascend_comm import DTYPE_BYTES
+from ascend_perf.parsers._python_frames import frame
 
 NO_RANK: Final = 4294967295
 """Stands for "no rank" and "no model": -1 in 32 bits."""
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,17})$")
-_SITE: Final = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python[\d.]+)/")
 _DIRECTIONS: Final = (
     ("host to device", "H2D"),
     ("device to host", "D2H"),
@@ -99,14 +99,4 @@ def lines(text: str) -> str:
 
 def frames(stack: str) -> str:
     """A call stack with one frame per line, and paths without the folders in which users and hosts are named."""
-    return "\n".join(_frame(line.strip().rstrip(";")) for line in stack.splitlines() if line.strip())
-
-
-def _frame(line: str) -> str:
-    if not line.startswith(("/", "\\")) and not re.match(r"[A-Za-z]:[\\/]", line):
-        return line
-    shorter = _SITE.sub("", line)
-    if shorter != line:
-        return shorter
-    path, bracket, rest = line.partition("(")
-    return "/".join(re.split(r"[\\/]", path)[-2:]) + bracket + rest
+    return "\n".join(frame(line.strip().rstrip(";")) for line in stack.splitlines() if line.strip())

@@ -5,7 +5,6 @@ Source: format reference, section 2.9, and real files of 2021 to 2025.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 from ascend_perf.model.table import NULL, Ints, Text
 from ascend_perf.parsers import _kineto_comm as comm
 from ascend_perf.parsers._events import Event, EventFile, Interner
-from ascend_perf.parsers._numbers import decimal_ns, json_ints
+from ascend_perf.parsers._numbers import decimal_ns, decimal_scaled, json_ints
+from ascend_perf.parsers._python_frames import MIN_CALL_NS
 
 MAX_DUR_NS: Final = 86_400 * 10**9
 """Longer events (a day) are damage: they are dropped and counted. Status: assumed."""
@@ -40,12 +40,6 @@ _CLASSES: Final = {
     "": "memory",
 }
 """Category (any case) to what we make of it; all other categories are counted and skipped."""
-
-MIN_PYTHON_NS: Final = 100_000
-"""Shorter Python calls explain no idle time worth naming, and are nearly all of them. Status: assumed."""
-
-
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -126,6 +120,7 @@ class Columns:
     def __init__(self, file: EventFile) -> None:
         self.file = file
         self.names = Interner()
+        self.frames = Interner()
         self.shapes = Interner()
         self.types = Interner()
         self.stacks = Interner()
@@ -157,10 +152,10 @@ class Columns:
                     continue
                 getattr(self, f"_add_{kind}")(bucket)
 
-    def _times(self, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
+    def _times(self, events: list[Event], dur: Ints | None = None) -> tuple[list[Event], Ints, Ints]:
         """Events with usable times, their starts and durations; the others are dropped and counted."""
         start = decimal_ns([e.ts for e in events])
-        dur = decimal_ns([e.dur for e in events])
+        dur = decimal_ns([e.dur for e in events]) if dur is None else dur
         no_time = (start == NULL) | (dur == NULL)
         negative = ~no_time & (dur < 0)
         absurd = ~no_time & (dur > MAX_DUR_NS)
@@ -224,11 +219,17 @@ class Columns:
         )  # fmt: skip
 
     def _add_python(self, bucket: list[Event]) -> None:
-        dur = decimal_ns([e.dur for e in bucket])
-        events, start, dur = self._times([bucket[i] for i in np.flatnonzero(dur >= MIN_PYTHON_NS).tolist()])
+        cells = np.array([bytes(e.dur) for e in bucket], np.bytes_)
+        candidates = np.flatnonzero(_may_reach_ten(cells))
+        dur = decimal_scaled(cells[candidates], 3)
+        long = dur >= MIN_CALL_NS
+        events, start, dur = self._times([bucket[i] for i in candidates[long].tolist()], dur[long])
+        # Threads are few: each distinct text is read once.
+        threads = Interner()
+        thread = threads.codes([bytes(e.tid).decode("latin-1") for e in events])
         self.python.add(
-            start=start, dur=dur, name=self.names.codes([_frame(e.name) for e in events]),
-            thread=json_ints([e.tid for e in events]),
+            start=start, dur=dur, name=self.frames.codes([e.name for e in events]),
+            thread=json_ints([msgspec.Raw(text.encode("latin-1")) for text in threads.values])[thread],
         )  # fmt: skip
 
     def _add_memory(self, bucket: list[Event]) -> None:
@@ -240,12 +241,11 @@ class Columns:
             reserved=_ints([a.reserved for a in args]),
         )  # fmt: skip
 
-    # ---- tables ----
 
-
-def _frame(name: str) -> str:
-    """A Python call without the place of its file on the disk and without addresses of objects."""
-    if name[:1] == "/":
-        place, bracket, rest = name.partition("(")
-        name = "/".join(place.split("/")[-3:]) + bracket + rest
-    return _ADDRESS.sub("", name)
+def _may_reach_ten(cells: NDArray[np.bytes_]) -> NDArray[np.bool_]:
+    """Numbers as text that may be 10 or more; those with one digit before the point are not."""
+    width = cells.dtype.itemsize
+    if not len(cells) or width < 2:
+        return np.zeros(len(cells), bool)
+    second = np.ascontiguousarray(cells).view(np.uint8).reshape(len(cells), width)[:, 1]
+    return np.asarray((second != ord(".")) & (second != 0), bool)

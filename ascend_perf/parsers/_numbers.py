@@ -133,7 +133,8 @@ def _alike(matrix: NDArray[np.uint8], decimals: int) -> Ints | None:
     for column in digits.T:
         value *= 10
         value += column
-    return value * 10 ** (decimals - places)
+    value *= 10 ** (decimals - places)
+    return value
 
 
 def _exact(cell: bytes, decimals: int) -> int:

@@ -1,7 +1,8 @@
 """Kineto traces of torch.profiler on CUDA, ROCm and CPU (`*.pt.trace.json[.gz]`), 2021 to current category names.
 
-Of `python_function` events (most bytes of a trace with stacks) the long ones of the launching threads are kept, to say
-what the host did while the device was idle; device ranges (`gpu_user_annotation`) repeat kernels and are never counted.
+Of `python_function` events (most bytes of a trace with stacks) those of the launching threads are kept, without the
+shortest: as frames of the flame graphs, and the long ones to say what the host did while the device was idle. Device
+ranges (`gpu_user_annotation`) repeat kernels and are never counted.
 
 Source: format reference, section 2.9, and real files of 2021 to 2025.
 """
@@ -35,11 +36,14 @@ from ascend_perf.parsers._gpu_tables import (
 )
 from ascend_perf.parsers._kineto_events import Columns
 from ascend_perf.parsers._kineto_meta import meta_of
+from ascend_perf.parsers._python_frames import frames, python_calls
 from ascend_perf.parsers._source import HEAD_BYTES, FileEntry, Folder, Parser, Unit
 
 MAX_FACTS_BYTES: Final = 4 << 20
 """So far into a file the events are searched for when its head is an object without them. Status: assumed."""
 
+MIN_EVENT_NS: Final = 100_000
+"""Shorter Python calls explain no idle time worth naming: they are frames only. Status: assumed."""
 
 _SNIFF: Final = re.compile(
     rb'"(?:cat)"\s*:\s*"(?:kernel|cpu_op|cuda_runtime|gpu_memcpy|python_function|user_annotation|Operator|Kernel'
@@ -73,7 +77,8 @@ class _Tables:
 
     def _trace(self, unit: Unit, facts: dict[str, msgspec.Raw], device: int | None, *, several: bool) -> Trace:
         runtime = self._runtime_table()
-        host_ops, host_events = self._host_tables()
+        python_calls = self._python_calls()
+        host_ops, host_events = self._host_tables(python_calls)
         steps = steps_of(host_events)
         on_device = _on(self.columns.kernels.ints("device"), device)
         compute = on_device & (self.columns.kernels.ints("comm") < 0)
@@ -87,7 +92,7 @@ class _Tables:
         made = {
             table.spec.name: table
             for table in (
-                kernels, comm_ops, copies, host_ops, host_events, runtime, steps,
+                kernels, comm_ops, copies, host_ops, host_events, python_calls, runtime, steps,
                 self._memory_table(device, several=several),
             )
             if len(table)
@@ -188,7 +193,7 @@ class _Tables:
             },
         )
 
-    def _host_tables(self) -> tuple[Table, Table]:
+    def _host_tables(self, python_calls: Table) -> tuple[Table, Table]:
         h = self.columns.host
         if not len(h.ints("start")):
             return Table.empty(t.HOST_OPS), Table.empty(t.HOST_EVENTS)
@@ -207,7 +212,7 @@ class _Tables:
                 "input_dtypes": h.text("types", self.columns.types).take(ops).relabel(_dtypes),
                 "sequence_number": h.ints("sequence")[ops],
                 "correlation": h.ints("correlation")[ops],
-                "stack": h.text("stack", self.columns.stacks).take(ops).relabel(_stack),
+                "stack": h.text("stack", self.columns.stacks).take(ops).relabel(frames),
             },
         )
         host_events = Table(
@@ -221,27 +226,16 @@ class _Tables:
                 "correlation": h.ints("correlation")[events],
             },
         )
-        return host_ops, Table.concat(t.HOST_EVENTS, [host_events, self._python_events()])
+        return host_ops, Table.concat(t.HOST_EVENTS, [host_events, _long_calls(python_calls)])
 
-    def _python_events(self) -> Table:
+    def _python_calls(self) -> Table:
         """Python calls of the threads that work for the device; others (monitors, pools) wait all the time."""
         p, host, runtime = self.columns.python, self.columns.host, self.columns.runtime
         thread = p.ints("thread")
         working = np.union1d(host.ints("thread")[host.ints("annotation") == 0], runtime.ints("thread"))
         rows = np.flatnonzero(np.isin(thread, working[working != NULL]))
-        if not len(rows):
-            return Table.empty(t.HOST_EVENTS)
-        names = p.text("name", self.columns.names).take(rows).compact()
-        return Table(
-            t.HOST_EVENTS,
-            {
-                "start_ns": p.ints("start")[rows],
-                "dur_ns": p.ints("dur")[rows],
-                "name": names,
-                "kind": names.relabel(lambda name: "gc" if COLLECTION.search(name) else "python"),
-                "thread": thread[rows],
-            },
-        )
+        names = p.text("name", self.columns.frames).take(rows)
+        return python_calls(p.ints("start")[rows], p.ints("dur")[rows], names, thread[rows])
 
     def _memory_table(self, device: int | None, *, several: bool) -> Table:
         m = self.columns.memory
@@ -269,6 +263,24 @@ class _Tables:
         )
 
 
+def _long_calls(python_calls: Table) -> Table:
+    """The long Python calls as events of the host."""
+    rows = np.flatnonzero(python_calls.ints("dur_ns") >= MIN_EVENT_NS)
+    if not len(rows):
+        return Table.empty(t.HOST_EVENTS)
+    names = python_calls.text("name").take(rows).compact()
+    return Table(
+        t.HOST_EVENTS,
+        {
+            "start_ns": python_calls.ints("start_ns")[rows],
+            "dur_ns": python_calls.ints("dur_ns")[rows],
+            "name": names,
+            "kind": names.relabel(lambda name: "gc" if COLLECTION.search(name) else "python"),
+            "thread": python_calls.ints("thread")[rows],
+        },
+    )
+
+
 def _on(devices: Ints, device: int | None) -> NDArray[np.bool_]:
     """Rows of one device; rows that do not name a device go with the first."""
     return np.ones(len(devices), bool) if device is None else (devices == device) | (devices == NULL)
@@ -282,10 +294,6 @@ def _dtypes(text: str) -> str | None:
     except msgspec.DecodeError:
         return None
     return ";".join(str(n) for n in names) if isinstance(names, list) else None
-
-
-def _stack(text: str) -> str | None:
-    return text.replace(";", "\n") if text else None
 
 
 def _looks_like_kineto(entry: FileEntry) -> bool:

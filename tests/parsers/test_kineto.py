@@ -318,7 +318,7 @@ def test_long_python_calls_of_launching_threads_are_kept(write: Write) -> None:
         ("gc", "Python GC", 300_000),
         ("gc", "gc.collect", 2_000_000),
         ("python", "<built-in method to of Tensor object>", 100_000),
-        ("python", "src/data/images.py(12): preprocess", 500_000),
+        ("python", "data/images.py(12): preprocess", 500_000),
     ]
 
 
