@@ -61,9 +61,9 @@ def one_card(run: Run, every: Sequence[Series], events: Sequence[Event]) -> tupl
         CODE, analyzer="precision", trace_rank=None, ranks=(rank,), affected_ranks=tuple(ranks), share_ratio=None,
         vendor=vendor_of(run), subject="one card",
         title=Words(
-            f"{count} of {len(own)} NaN or spikes that one rank of {len(ranks)} has alone are on rank {rank} "
+            f"Rank {rank} has {count} of the {len(own)} NaN or spikes that hit only one of {len(ranks)} ranks "
             f"(steps {shown})",
-            f"{len(ranks)} 个 Rank 中单卡独有的 {len(own)} 次 NaN 或尖峰有 {count} 次出现在 Rank {rank}"
+            f"{len(ranks)} 个 Rank 中只影响单卡的 {len(own)} 次 NaN 或尖峰有 {count} 次出现在 Rank {rank}"
             f"（第 {shown} 步）",
         ),
         evidence=[

@@ -42,6 +42,7 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "launch": "host",
     "memory-timeline": "memory",
     "memory-peaks": "memory",
+    "training-series": "more",
     "aipp-stages": "aipp",
     "ranks": "ranks",
     "rank-clusters": "ranks",

@@ -37,6 +37,7 @@
         linkMatrix(AP.table("link-matrix")),
       ];
     },
+    more: function () { return AP.table("training-series") ? AP.seriesView(AP.table("training-series")) : []; },
     ranks: function () {
       const waits = AP.table("rank-waits");
       return [
@@ -50,7 +51,7 @@
   };
 
   // Drawn as charts alone; their rows say nothing beside the picture.
-  const NOT_AS_TABLE = ["timeline", "timeline-window", "memory-timeline"];
+  const NOT_AS_TABLE = ["timeline", "timeline-window", "memory-timeline", "training-series"];
 
   /** Roofs hold two quantities in one column; the table shows each with its own unit. */
   function shown(table) {

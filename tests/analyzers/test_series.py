@@ -30,7 +30,8 @@ def series(rows: Rows) -> Series:
 def decay(seed: int, noise: float, count: int = 2000) -> Floats:
     rng = np.random.default_rng(seed)
     steps = np.arange(count)
-    return np.exp(np.log(2 + 8 * np.exp(-steps / rng.uniform(50, 1000))) + rng.normal(0, noise, count))
+    made: Floats = np.exp(np.log(2 + 8 * np.exp(-steps / rng.uniform(50, 1000))) + rng.normal(0, noise, count))
+    return made
 
 
 # ---- spikes ----------------------------------------------------------------------------------------------------------
