@@ -16,6 +16,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._collectives import Collectives
 from ascend_perf.analyzers._communication import group_members, is_p2p, is_wait
+from ascend_perf.analyzers._joint_waits import LATE_RATIO
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.table import NULL, Floats, Ints
@@ -153,11 +154,26 @@ def _from_collectives(calls: Collectives) -> _Columns:
     """The waits of ranks without sub-tasks in the collectives that they share with others."""
     if not len(calls):
         return (_NOTHING,) * 5
-    last = calls.last[calls.owner]
+    last, owner = calls.last[calls.owner], calls.owner
     estimated = np.array([view.calls.is_estimated for view in calls.views], bool)
-    rows = np.flatnonzero((calls.waits >= MIN_WAIT_NS.value) & (calls.place != last) & estimated[calls.place])
+    waits = (calls.waits >= MIN_WAIT_NS.value) & (calls.place != last) & estimated[calls.place]
+    rows = np.flatnonzero(waits)
+    # Of ranks that come last together each may have its own reason: the rank that waits longest asks for all of them.
+    skew = calls.skew_ns[owner]
+    least = MIN_WAIT_NS.value
+    tied = np.flatnonzero((calls.waits <= LATE_RATIO.value * skew) & (calls.place != last) & (skew >= least))
+    longest = np.lexsort((np.where(waits, calls.waits, -1), owner))[np.append(calls.heads[1:], len(owner)) - 1]
+    asks = longest[owner[tied]]
+    tied, asks = tied[waits[asks]], asks[waits[asks]]
     ranks = np.array([view.rank for view in calls.views], np.int64)
-    return calls.place[rows], ranks[last[rows]], calls.row[rows], calls.starts[rows], calls.waits[rows]
+    both = np.append(rows, asks)
+    return (
+        calls.place[both],
+        ranks[np.append(last[rows], calls.place[tied])],
+        calls.row[both],
+        calls.starts[both],
+        np.append(calls.waits[rows], calls.waits[asks] - calls.waits[tied]),
+    )
 
 
 def _from_pairs(calls: Collectives, at: int) -> _Columns:

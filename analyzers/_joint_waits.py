@@ -20,19 +20,57 @@ _AT_ONCE: Final = 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
+class Longest:
+    """The calls in which one rank waits for another, and the longest of them."""
+
+    calls: int
+    name: str
+    start_ns: int
+    wait_ns: int
+    dur_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Members:
+    """One entry per member of a matched collective."""
+
+    calls: Collectives
+    wait: Ints
+    """Exposed waiting."""
+    excess: Ints
+    """Duration beyond that of the shortest member."""
+    group: Ints
+    """Number of the collective's group."""
+    waits: Bools
+    late: Bools
+
+
+@dataclass(frozen=True, kw_only=True)
 class JointWait:
     """What one rank waits for another in the calls that both take part in, all steps together."""
 
     waiter: RankView
     late: RankView
     exposed_ns: int
-    calls: int
-    longest_call: str
-    longest_start_ns: int
-    longest_ns: int
-    longest_dur_ns: int
     is_matched_by_order: bool
     """The trace names no groups: calls were matched by their order and by ending at one time."""
+    places: tuple[int, int]
+    """Place of the waiting and of the late rank in the views."""
+    groups: frozenset[int]
+    members: _Members
+
+    def longest(self) -> Longest:
+        """The calls, and the longest wait among them; looked up when asked for, a large job has many pairs."""
+        m, (waiter, late) = self.members, self.places
+        mine = np.flatnonzero(m.waits & (m.calls.place == waiter) & np.isin(m.group, list(self.groups)))
+        rows = mine[np.isin(m.calls.owner[mine], m.calls.owner[m.late & (m.calls.place == late)])]
+        worst = int(rows[int(np.argmax(m.wait[rows]))])
+        at = int(m.calls.row[worst])
+        calls = self.waiter.calls
+        return Longest(
+            calls=len(rows), name=calls.table.text("name")[at] or "", start_ns=int(calls.starts[at]),
+            wait_ns=int(m.excess[worst]), dur_ns=int(m.calls.durations[worst]),
+        )  # fmt: skip
 
 
 def joint_waits(calls: Collectives) -> tuple[JointWait, ...]:
@@ -69,14 +107,17 @@ def joint_waits(calls: Collectives) -> tuple[JointWait, ...]:
     kept = {
         key for key, value in sums.items() if value >= least * totals[key // (count * width) * width + key % width]
     }
-    by_pair: dict[tuple[int, int], set[int]] = {}
+    members = _Members(calls=calls, wait=wait, excess=excess, group=group, waits=waits, late=late)
+    by_pair: dict[int, list[int]] = {}
     for key in sorted(kept):
-        pair, in_group = divmod(key, width)
-        by_pair.setdefault(divmod(pair, count), set()).add(in_group)
+        by_pair.setdefault(key // width, []).append(key)
     return tuple(
-        _joint_wait(calls, pair, _rows(calls, pair, groups, group, waits, late), wait, excess,
-                    is_matched_by_order=names.get(None) in groups)
-        for pair, groups in by_pair.items()
+        JointWait(
+            waiter=views[pair // count], late=views[pair % count], exposed_ns=round(sum(sums[key] for key in keys)),
+            is_matched_by_order=names.get(None) in {key % width for key in keys},
+            places=(pair // count, pair % count), groups=frozenset(key % width for key in keys), members=members,
+        )
+        for pair, keys in by_pair.items()
     )  # fmt: skip
 
 
@@ -93,26 +134,3 @@ def _pairs(owner: Ints, waits: Bools, late: Bools) -> Iterator[tuple[Ints, Ints]
         inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         yield np.repeat(rows[at:to], counts), others[np.repeat(first[at:to], counts) + inside]
         at = to
-
-
-def _rows(
-    calls: Collectives, pair: tuple[int, int], groups: set[int], group: Ints, waits: Bools, late: Bools
-) -> Ints:
-    """Members of the waiting rank in the collectives of some groups that the other joins last."""
-    mine = np.flatnonzero(waits & (calls.place == pair[0]) & np.isin(group, list(groups)))
-    theirs = calls.owner[late & (calls.place == pair[1])]
-    return mine[np.isin(calls.owner[mine], theirs)]
-
-
-def _joint_wait(
-    calls: Collectives, pair: tuple[int, int], rows: Ints, wait: Ints, excess: Ints, *, is_matched_by_order: bool
-) -> JointWait:
-    worst = int(rows[int(np.argmax(wait[rows]))])
-    waiter = calls.views[pair[0]]
-    at = int(calls.row[worst])
-    return JointWait(
-        waiter=waiter, late=calls.views[pair[1]], exposed_ns=int(wait[rows].sum()), calls=len(rows),
-        longest_call=waiter.calls.table.text("name")[at] or "", longest_start_ns=int(waiter.calls.starts[at]),
-        longest_ns=int(excess[worst]), longest_dur_ns=int(calls.durations[worst]),
-        is_matched_by_order=is_matched_by_order,
-    )  # fmt: skip

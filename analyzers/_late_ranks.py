@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -86,20 +86,17 @@ def last_to_join(waits: Sequence[JointWait], held: Sequence[HeldUp] = ()) -> lis
     if not waits:
         return []
     worst = waits[0]
-    behind = {(one.waiter, one.late): one for one in held}
-    passed_on = {wait.late.rank: one for wait in waits if (one := behind.get((wait.waiter.rank, wait.late.rank)))}
     joined_last = tuple(sorted({wait.late.rank for wait in waits}))
-    causes = (behind.get((wait.waiter.rank, wait.late.rank)) for wait in waits)
-    late = tuple(sorted({wait.late.rank if one is None else one.by for wait, one in zip(waits, causes, strict=True)}))
-    notes = [one.note for one in passed_on.values()]
-    note, note_zh = "".join(f"; {one.en}" for one in notes), "".join(f"；{one.zh}" for one in notes)
+    late, note = _causes_behind(waits, held)
     affected = tuple(sorted({wait.waiter.rank for wait in waits}))
     by_order = any(wait.is_matched_by_order for wait in waits)
     share = share_of(worst.waiter, worst.exposed_ns)
     step = step_words(worst.waiter)
     spent = per_step(worst.waiter, worst.exposed_ns)
     evidence = []
+    longest = worst.longest()
     for wait in waits[:3]:
+        most = wait.longest()
         evidence += [
             Evidence(
                 name=Words(
@@ -108,14 +105,14 @@ def last_to_join(waits: Sequence[JointWait], held: Sequence[HeldUp] = ()) -> lis
                 ),
                 value=wait.exposed_ns / max(1, wait.waiter.steps), unit="ns",
                 where=f"comm_ops: duration less that of the shortest rank, "
-                f"{counted(wait.calls, 'common call')}"
+                f"{counted(most.calls, 'common call')}"
                 + (", matched by their order (the traces name no groups)" if wait.is_matched_by_order else ""),
             ),
             Evidence(
                 name=Words(f"rank {wait.waiter.rank}: longest wait", f"Rank {wait.waiter.rank}：最长的一次"),
-                value=wait.longest_ns, unit="ns", start_ns=wait.longest_start_ns,
-                where=f"{wait.longest_call}: {format_ns(wait.longest_dur_ns)}, on rank {wait.late.rank} "
-                f"{format_ns(wait.longest_dur_ns - wait.longest_ns)}",
+                value=most.wait_ns, unit="ns", start_ns=most.start_ns,
+                where=f"{most.name}: {format_ns(most.dur_ns)}, on rank {wait.late.rank} "
+                f"{format_ns(most.dur_ns - most.wait_ns)}",
             ),
         ]  # fmt: skip
     return [
@@ -125,16 +122,46 @@ def last_to_join(waits: Sequence[JointWait], held: Sequence[HeldUp] = ()) -> lis
             title=Words(
                 f"{upper_first(ranks_words(affected).en)} {'wait' if len(affected) > 1 else 'waits'} {spent} of "
                 f"{step.en} ({format_ratio(share)}) in collectives that {ranks_words(joined_last).en} "
-                f"{'join' if len(joined_last) > 1 else 'joins'} last{note}",
+                f"{'join' if len(joined_last) > 1 else 'joins'} last{note.en}",
                 f"{ranks_words(affected).zh} 在{step.zh}有 {spent}（{format_ratio(share)}）在集合通信中等待最后到达的 "
-                f"{ranks_words(joined_last).zh}{note_zh}",
+                f"{ranks_words(joined_last).zh}{note.zh}",
             ),
             formula="sum over common calls of (duration - shortest duration over the ranks seen), exposed part / "
             "length of the steps; durations only, so the clocks of the ranks need not agree; ranks that are not in the "
             "data may be later still" + ("; calls matched by order and end" if by_order else ""),
-            bands=((worst.longest_start_ns, worst.longest_start_ns + worst.longest_dur_ns),),
+            bands=((longest.start_ns, longest.start_ns + longest.dur_ns),),
         )
     ]  # fmt: skip
+
+
+class _Note(NamedTuple):
+    en: str
+    zh: str
+
+
+def _causes_behind(waits: Sequence[JointWait], held: Sequence[HeldUp]) -> tuple[tuple[int, ...], _Note]:
+    """The ranks that are late by themselves, and what a title says of those that only pass lateness on."""
+    of_pair = {(one.waiter, one.late): one.by for one in held}
+    of_late = {one.late: one.by for one in held}
+    late: set[int] = set()
+    passed_on: dict[int, set[int]] = {}
+    for wait in waits:
+        pair = wait.waiter.rank, wait.late.rank
+        # Ranks that come last together were held up together: what is known of one wait for them holds for the others.
+        by = of_pair.get(pair, of_late.get(pair[1]))
+        late.add(pair[1] if by is None else by)
+        if by is not None:
+            passed_on.setdefault(by, set()).add(pair[1])
+    parts = [
+        (ranks_words(sorted(ranks)), ranks_words([by]), len(ranks) == 1) for by, ranks in sorted(passed_on.items())
+    ]
+    return tuple(sorted(late)), _Note(
+        "".join(
+            f"; {who.en} {'was itself' if is_one else 'were themselves'} held up by {by.en}"
+            for who, by, is_one in parts
+        ),
+        "".join(f"；{who.zh} 自身被 {by.zh} 拖慢" for who, by, _ in parts),
+    )
 
 
 def upper_first(text: str) -> str:
