@@ -21,16 +21,16 @@ from ascend_perf.ops.fusions import Fusion
 
 CAUSAL_RATIO: Final = 0.5
 """Part of the products that fused attention computes under a causal mask. Source: FlashAttention-2, section 4.1."""
-FORMULA: Final = (
-    "(union of the sequences) / step * (1 - floor of the fused operator / time of the sequences); floor: FLOPs and "
-    "bytes at the device's peaks, at least bytes at the best rate among the kernels, at most the longest kernel; the "
-    "longest kernel where shapes are missing; idle time between the kernels is part of rows H-01 and H-03"
-)
-FORMULA_PRODUCTS: Final = (
-    "(union of the sequences) / step * (1 - floor of the fused operator / time of the sequences); floor: its products "
-    "and its tensors at the device's peaks, half of the products under a mask; where shapes or peaks are missing the "
-    "products or the longest kernel, whichever is shorter; idle time between the kernels is part of rows H-01 and H-03"
-)
+_SHARE: Final = "(union of the sequences) / step * (1 - floor of the fused operator / time of the sequences); "
+_IDLE: Final = "; idle time between the kernels is part of rows H-01 and H-03"
+FORMULAS: Final = {
+    "": _SHARE + "floor: its tensors at the device's memory rate, or at the best rate among the kernels where that "
+    "takes longer, but no longer than the longest kernel; the longest kernel where shapes are missing" + _IDLE,
+    "time": _SHARE + "floor: the products as they are" + _IDLE,
+    "peak": _SHARE + "floor: its products and its tensors at the device's peaks, half of the products under a mask; "
+    "where shapes or peaks are missing the products or the longest kernel, whichever is shorter" + _IDLE,
+}
+"""How the share of a finding was computed, by `Floor.products`."""
 
 
 def floors(time: KernelTime, fusion: Fusion, matches: Matches) -> Floats:

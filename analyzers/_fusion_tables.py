@@ -44,7 +44,7 @@ def candidates_table(
         ("saved_ns", "Saved at most", "至多可省", "ns"), ("launches", "Launches saved", "减少的下发次数", "count"),
         ("idle_ns", "Idle inside (H-01, H-03)", "序列内空闲（见 H-01、H-03）", "ns"),
         ("gradient", "Gradient", "反向", "none"), ("layers", "Layers", "所在层", "none"),
-        ("published", "Published gain", "公布的收益", "none"), ("start_ns", "First at", "首次时刻", "none"),
+        ("start_ns", "First at", "首次时刻", "none"),
     ]  # fmt: skip
     columns = [
         Col(name, en, zh, [row[at] for row in rows], unit)  # type: ignore[arg-type] # units of the list above
@@ -53,9 +53,9 @@ def candidates_table(
     return result_table(
         "fusion-candidates", Words("Fusion candidates", "可融合的算子序列"), columns,
         Words(
-            "Each kernel belongs to one sequence. Rows of other analyzers count their time themselves; published gains "
-            "were not reproduced.",
-            "每个 Kernel 只属于一个序列。由其他分析项负责的条目自行计入耗时；公布的收益未经我们复现。",
+            "Each kernel belongs to one sequence. Rows in the state \"finding\" are findings; the time of others is "
+            "counted by the analyzers of their rows, if at all.",
+            "每个 Kernel 只属于一个序列。状态为“已报告”的行已计入问题；其余行的耗时由相应条目的分析项计入（如有）。",
         ),
     )  # fmt: skip
 
@@ -136,13 +136,12 @@ def _row(time: KernelTime, item: Candidate, found: Mapping[str, Finding]) -> lis
     state: str = "finding" if item.fusion.id in found else item.state
     if item.state in ("version", "limits"):
         state = f"needs CANN {item.needs}" if item.state == "version" else f"outside its limits: {item.needs}"
-    published = f"{api.gain} ({api.gain_source})" if api is not None and api.gain else None
     return [
         item.fusion.id, item.fusion.row, api.name if api else other.code if other else None, state,
         matches.occurrences / time.steps, len(matches.rows) / max(1, matches.occurrences), spent,
         spent * max(0.0, 1 - kept / matched) if matched else 0.0, (len(matches.rows) - len(matches)) / time.steps,
         _idle_ns(time, matches) / time.steps, api.gradient if api else None, layers_of(trace, matches) or None,
-        published, int(kernels.ints("start_ns")[matches.rows].min()),
+        int(kernels.ints("start_ns")[matches.rows].min()),
     ]  # fmt: skip
 
 
@@ -151,7 +150,7 @@ def _call_row(time: KernelTime, pair: CallPair) -> list[Cell]:
     return [
         pair.fusion.id, pair.fusion.row, api.name, pair.state, pair.count / time.steps, 2.0, pair.time_ns / time.steps,
         pair.bound_ns / time.steps, None, None, api.gradient, None,
-        f"{api.gain} ({api.gain_source})" if api.gain else None, pair.start_ns,
+        pair.start_ns,
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers._fusion_calls import calls_beside_products
-from ascend_perf.analyzers._fusion_gain import FORMULA, FORMULA_PRODUCTS
+from ascend_perf.analyzers._fusion_gain import FORMULAS
 from ascend_perf.analyzers._fusion_tables import candidates_table, layers_of, mined_table
 from ascend_perf.analyzers._fusions import Candidate, Fusions, fusions_of, lengths_ns, reports
 from ascend_perf.analyzers._kernels import LEVEL1, STEP_MIN_RATIO, KernelTime, kernel_place
@@ -94,7 +94,7 @@ def _finding(time: KernelTime, item: Candidate) -> Finding | None:
         ),
         evidence=_evidence(time, item, rows), vendor=kind, bands=time.bands(rows), step_ids=time.steps_seen(rows),
         where=time.where(rows), whole_ns=time.whole_ns,
-        formula=FORMULA_PRODUCTS if item.fusion.floor.products == "peak" else FORMULA,
+        formula=FORMULAS[item.fusion.floor.products],
     )  # fmt: skip
     return replace(made, remedies=remedies_of(item))
 
@@ -164,9 +164,9 @@ def remedies_of(item: Candidate) -> tuple[Remedy, ...]:
         parts = ", ".join(api.products)
         text = Words(
             api.text.en + (f" From {least}." if least else "") + (f" Products: {parts}." if parts else "")
-            + (f" Published elsewhere: {api.gain}." if api.gain else ""),
+            + (f" Published elsewhere: {api.gain.en} ({api.gain_source})." if api.gain else ""),
             api.text.zh + (f"需 {least} 及以上。" if least else "") + (f"适用产品：{parts}。" if parts else "")
-            + (f"他处公布的收益：{api.gain}。" if api.gain else ""),
+            + (f"他处公布的收益：{api.gain.zh}（{api.gain_source}）。" if api.gain else ""),
         )  # fmt: skip
         made.append(Remedy(text=text, code=api.code))
     made.append(

@@ -19,8 +19,9 @@ from ascend_perf.reports.payload import Payload, finite
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
+from ascend_perf.reports.shown import detailed, drawn
 from ascend_perf.reports.texts import Json, pair, safe
-from ascend_perf.reports.verdict import Tile, added, all_together, facts, gain, spread, tiles, verdict
+from ascend_perf.reports.verdict import Tile, added, all_together, facts, gain, ranges, spread, tiles, verdict
 
 PAGE_SCHEMA: Final = 1
 """Version of the embedded document; private to the page."""
@@ -39,7 +40,8 @@ _CLOCK_COLUMNS: Final = frozenset({"end_ns", "peak_at_ns", "alloc_ns"})
 PHRASE_COLUMNS: Final = frozenset(
     {
         "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
-        "lane", "stage", "where", "taken_by", "skew_from", "parallel_from", "ranks", "src", "dst", "op_type",
+        "lane", "stage", "where", "taken_by", "skew_from", "parallel_from", "ranks", "src", "dst", "op_type", "state",
+        "gradient",
     }
 )  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
@@ -54,7 +56,9 @@ def page(payload: Payload) -> dict[str, Json]:
     span = spread(payload.figures("span_us"))
     said = verdict(payload)
     made = sections(payload)
-    tables, cut = _tables(payload, made, origins)
+    every = bars(payload)
+    details = detailed(payload, every)
+    tables, cut = _tables(payload, made, origins, details)
     return {
         "schema": PAGE_SCHEMA,
         "lang": payload.lang,
@@ -66,7 +70,7 @@ def page(payload: Payload) -> dict[str, Json]:
         "verdict": {"lead": pair(said.lead), "main": pair(said.main), "gain": _pair(said.gain), "clean": said.is_clean},
         "facts": [[pair(fact.label), pair(fact.value)] for fact in facts(payload)],
         "tiles": [_tile(tile) for tile in tiles(payload)],
-        "bars": [_bar(bar) for bar in bars(payload)],
+        "bars": [_bar(bar) for bar in drawn(every, details)],
         "ranks": [rank.rank for rank in payload.ranks],
         "focus": _focus(payload),
         "findings": [
@@ -214,19 +218,33 @@ def _section(section: Section) -> Json:
         "standing": section.standing,
         "findings": [*section.findings],
         "reasons": [
-            {"analyzer": r.analyzer, "rank": r.rank, "status": r.status, "text": pair(r.text)} for r in section.reasons
+            {"analyzer": analyzer, "ranks": on, "status": status, "text": pair(text)}
+            for (analyzer, status, text), on in _reasons(section).items()
         ],
     }
 
 
+def _reasons(section: Section) -> dict[tuple[str, str, Words], list[Json]]:
+    """The ranks of each reason; equal ones of many ranks are one."""
+    found: dict[tuple[str, str, Words], list[Json]] = {}
+    for reason in section.reasons:
+        found.setdefault((reason.analyzer, reason.status, reason.text), []).append(reason.rank)
+    return found
+
+
 def _tables(
-    payload: Payload, made: Sequence[Section], origins: Mapping[int | None, int | None]
+    payload: Payload,
+    made: Sequence[Section],
+    origins: Mapping[int | None, int | None],
+    details: Sequence[int | None],
 ) -> tuple[list[Json], list[Json]]:
     """Packed tables within the budget, and what was left out or shortened."""
-    placed = [(section.key, item) for section in made for item in section.tables]
-    placed.sort(key=lambda pair_: _importance(pair_[1], payload))
+    near = {rank: place for place, rank in enumerate(details)}
+    every = [(section.key, item) for section in made for item in section.tables]
+    placed = [pair_ for pair_ in every if pair_[1].scope == "job" or pair_[1].rank in near]
+    placed.sort(key=lambda pair_: _importance(pair_[1], near))
     packed: list[Json] = []
-    cut: list[Json] = []
+    cut = _ranks_left_out(every, near)
     room = BUDGET_BYTES
     timelines = 0
     for section, item in placed:
@@ -243,11 +261,22 @@ def _tables(
     return packed, cut
 
 
-def _importance(item: Placed, payload: Payload) -> tuple[bool, int, int]:
+def _importance(item: Placed, near: Mapping[int | None, int]) -> tuple[bool, int, int]:
     """Sort key: tables of the job, then small tables before big ones, then ranks of the findings before others."""
-    about = [rank for finding in payload.findings for rank in (*finding.affected_ranks, *finding.ranks)]
-    nearness = about.index(item.rank) if item.rank in about else len(about) + (item.rank or 0)
-    return item.scope == "rank", 1 if item.table.name == "timeline" else 0, nearness
+    return item.scope == "rank", 1 if item.table.name == "timeline" else 0, near.get(item.rank, 0)
+
+
+def _ranks_left_out(every: Sequence[tuple[str, Placed]], near: Mapping[int | None, int]) -> list[Json]:
+    """For each section the ranks whose tables are not in the page."""
+    left: dict[str, dict[int, None]] = {}
+    for section, item in every:
+        if item.scope == "rank" and item.rank is not None and item.rank not in near:
+            left.setdefault(section, {})[item.rank] = None
+    shown = ranges(rank for rank in near if rank is not None)
+    return [
+        {"section": section, "text": _pair(words("cut.ranks", shown=shown, count=len(ranks), rank=min(ranks)))}
+        for section, ranks in left.items()
+    ]
 
 
 def _fitted(section: str, item: Placed, origin_ns: int | None, room: int) -> tuple[dict[str, Json] | None, int, int]:

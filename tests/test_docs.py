@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize("script", ["make_cli_reference.py", "make_troubleshooting.py"])
+@pytest.mark.parametrize("script", ["make_cli_reference.py", "make_troubleshooting.py", "make_fusion.py"])
 def test_a_generated_page_is_up_to_date(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(DOCS / script), "--check"], cwd=ROOT, capture_output=True, text=True, check=False

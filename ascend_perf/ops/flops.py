@@ -33,6 +33,10 @@ _MATRIX_DTYPE: Final = {
     "double": "fp64", "float64": "fp64", "int8": "int8", "signedchar": "int8",
 }  # fmt: skip
 _PARTIAL_READ: Final = re.compile(r"^(slice|stridedslice|gather|index(?!put)|embedding(?!dense))", re.IGNORECASE)
+_POOL: Final = re.compile(
+    r"paged|increflash|fusedinferattention|reshapeandcache|kvcache|scatterpa|flashmla|^mla", re.IGNORECASE
+)
+"""These have the whole pool of a KV cache among their operands and read or write a part of it."""
 _NO_MATMUL_FORMULA: Final = re.compile(r"grouped|reduce|gather|alltoall|ffn|sparse", re.IGNORECASE)
 _NO_UNIT: Final = frozenset({"", "undefined", "null"})
 _SINGLE_OPERATION: Final = re.compile(
@@ -249,7 +253,7 @@ def _bytes(
     op_type: str, inputs: Sequence[Shape], types_in: Sequence[str], outputs: Sequence[Shape], types_out: Sequence[str]
 ) -> float:
     read, written = _tensor_bytes(inputs, types_in), _tensor_bytes(outputs, types_out)
-    if not outputs or math.isnan(written):
+    if not outputs or math.isnan(written) or _POOL.search(op_type):
         return math.nan
     # These read about as much as they write, however large the source is.
     return 2 * written if _PARTIAL_READ.match(op_type) else read + written

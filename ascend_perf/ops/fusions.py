@@ -70,7 +70,7 @@ class Api:
     """Least version of CANN; empty where none is published."""
     torch: str = ""
     limits: tuple[Limit, ...] = ()
-    gain: str = ""
+    gain: Words | None = None
     """Gain that others published, not reproduced."""
     gain_source: str = ""
 
@@ -245,14 +245,14 @@ def _api(name: str, item: Mapping[str, object]) -> Api:
     use = str(item["use"])
     if use not in ("training", "inference", "both"):
         raise ValueError(f"{name}: no such use: {use}")
-    gain = cast("dict[str, str]", item.get("gain", {}))
+    gain = cast("dict[str, str] | None", item.get("gain"))
     return Api(
         name=str(item["name"]), signature=str(item["signature"]), gradient=cast(Gradient, gradient),
         use=cast(Use, use), text=_words(item["text"]), code=str(item["code"]).rstrip(),
         dtypes=_texts(item.get("dtypes", ())), products=_texts(item.get("products", ())),
         cann=str(item.get("cann", "")), torch=str(item.get("torch", "")),
         limits=tuple(_limit(limit) for limit in cast("list[dict[str, object]]", item.get("limits", []))),
-        gain=gain.get("text", ""), gain_source=gain.get("source", ""),
+        gain=_words(gain) if gain else None, gain_source=gain["source"] if gain else "",
     )  # fmt: skip
 
 
