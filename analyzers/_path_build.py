@@ -27,6 +27,10 @@ from ascend_perf.model.trace import Trace
 NEAR_NS: Final = 10_000
 """A task that starts within this after the end of work on another stream waited for it. Status: measured: 2 to 3 us
 from an all-reduce to the kernel that needs it (AlexNet, 910B)."""
+MAX_DELAY_NS: Final = 50_000
+"""A launch on an idle device needs no longer than this; what goes beyond has another cause. Status: assumed."""
+MAX_GAP_NS: Final = 5_000
+"""The same between two tasks of a stream that are both queued. Status: assumed."""
 _BACK: Final = 16
 """How many tasks are looked at for the one that was waited for, from the last one that ended."""
 _MIN: Final = NULL + 1
@@ -326,10 +330,11 @@ def _start_edges(
     delay = np.where(has_launch, tasks.start - np.where(has_launch, launch, 0), 0)
     gap = np.where(first, 0, tasks.start - np.where(first, 0, before))
     usual = empty & ~_blocks(tasks)
-    shortest = int(delay[usual].min()) if usual.any() else 0
-    typical = int(np.median(delay[usual])) if usual.any() else 0
-    queued = ~first & ~empty
-    smallest = int(gap[queued].min()) if queued.any() else 0
+    shortest = _least(delay[usual], MAX_DELAY_NS)
+    # Some of them waited for something else: the lower quartile is a launch's own.
+    typical = int(np.quantile(delay[usual], 0.25)) if usual.any() else 0
+    queued = ~first & (~has_launch | (launch + shortest <= before))
+    smallest = _least(gap[queued], MAX_GAP_NS)
     by_launch = launch + np.where(has_launch, np.minimum(shortest, delay), 0)
     by_stream = before + np.where(first, 0, np.minimum(smallest, gap))
     other, other_end = _other_end(tasks, before)
@@ -359,6 +364,12 @@ def _start_edges(
         )
     )  # fmt: skip
     return edges, len(rows)
+
+
+def _least(values: Ints, most: int) -> int:
+    """The least of some delays; 0 where there is none, or where even that one has another cause."""
+    least = int(values.min()) if len(values) else 0
+    return least if least <= most else 0
 
 
 def _other_end(tasks: Tasks, before: Ints) -> tuple[Ints, Ints]:

@@ -24,7 +24,7 @@ from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import COMM_OPS, KERNELS
 from ascend_perf.plugins import NoData
 
-MAX_INSTANTS: Final = 8_000_000
+MAX_INSTANTS: Final = 2_000_000
 """Instants of all ranks together; ranks beyond it are left out. Status: assumed, for a few hundred MB."""
 _MATES: Final = {"send": "receive", "receive": "send", "batchSendRecv": "batchSendRecv"}
 

@@ -21,8 +21,8 @@ MAX_TYPES: Final = 15
 """Types of operators that are tried, the longest total first."""
 MAX_CALLS: Final = 12
 """Kinds of collectives that are tried, the longest total first."""
-MAX_CELLS: Final = 60_000_000
-"""Weights of all replays together; beyond it fewer changes are tried. Status: assumed, for seconds at most."""
+MAX_ROUNDS: Final = 6_000_000
+"""Edges that all replays of a step may follow; beyond it fewer changes are tried. Status: assumed, for some seconds."""
 _AT_ONCE: Final = 4_000_000
 """Weights that are replayed together: bounds the memory."""
 
@@ -79,13 +79,14 @@ def what_if(part: Part, elements: Elements, ideal_ns: Ints, more: Sequence[Chang
     graph = part.graph
     changes = [*more, *_changes(part, elements, ideal_ns)]
     size = max(1, len(graph) + len(graph.cross))
-    room = max(1, MAX_CELLS // size - 1)
+    step = max(1, _AT_ONCE // size)
+    # Each cross edge ends at an instant where a lane's edge ends too.
+    room = max(1, MAX_ROUNDS // (2 * len(graph.cross) + 1)) * step - 1
     left = max(0, len(changes) - room)
     unchanged = Change(key="", name="", own=lambda w: w, cross=lambda w: w)
     tried = [unchanged, *changes[:room]]
     ends: list[int] = []
     saved: list[int] = []
-    step = max(1, _AT_ONCE // size)
     for first in range(0, len(tried), step):
         block = tried[first : first + step]
         own = np.stack([change.own(graph.own) for change in block], axis=1)

@@ -12,13 +12,13 @@ from ascend_perf.analyzers._path_job import JobPath, job_graph, job_path
 from ascend_perf.analyzers._path_tables import composition, what_if_table
 from ascend_perf.analyzers._path_walk import Path, kind_ns, path_of
 from ascend_perf.analyzers._path_whatif import Change, what_if
-from ascend_perf.analyzers._stages import job_of
+from ascend_perf.analyzers._stages import JOB_READS, job_of
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Metric, Result, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import Bools, Ints
-from ascend_perf.model.tables import COMM_OPS, KERNELS
-from ascend_perf.plugins import job_analyzer
+from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS
+from ascend_perf.plugins import columns_of, job_analyzer
 from ascend_perf.units import counted
 
 NAME: Final = "job-critical-path"
@@ -28,7 +28,21 @@ MAX_RANKS: Final = 4
 """Ranks that are tried twice as fast, those with most of the path."""
 
 
-@job_analyzer(name=NAME, needs=[KERNELS, COMM_OPS], order=72, section="ranks")
+READS: Final = (
+    JOB_READS
+    | columns_of(COPIES, RUNTIME_CALLS, HOST_EVENTS)
+    | {
+        KERNELS.name: frozenset({
+            "start_ns", "dur_ns", "name", "op_type", "core", "stream", "step_id", "correlation", "host_op",
+            "launch_start_ns", "launch_end_ns",
+        }),
+        HOST_OPS.name: frozenset({"start_ns", "dur_ns", "name", "thread"}),
+    }
+)  # fmt: skip
+"""Columns that the paths of the ranks are built from."""
+
+
+@job_analyzer(name=NAME, needs=[KERNELS, COMM_OPS], order=73, section="ranks", reads=READS)
 def job_critical_path(run: Run) -> Result:
     """The critical path of the representative step through all ranks whose clocks can be aligned.
 

@@ -34,7 +34,7 @@ class Made:
     @property
     def firsts(self) -> list[int]:
         """Number of the first instant of each lane; a lane of n weights has n + 1 instants."""
-        return np.cumsum([0, *(len(lane) + 1 for lane in self.lanes)]).tolist()
+        return [sum(len(lane) + 1 for lane in self.lanes[:at]) for at in range(len(self.lanes) + 1)]
 
     def number(self, at: tuple[int, int]) -> int:
         return self.firsts[at[0]] + at[1]
@@ -178,8 +178,9 @@ def test_edges_that_close_a_circle_at_one_time_are_left_out(pairs: list[tuple[in
     src, dst = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
     time: Ints = np.full(4, 5, np.int64)
     zero = np.zeros(4, np.int64)
+    edges = Edges.of(src, dst, np.zeros(len(pairs), np.int64), 0)
 
-    graph = graph_of(time, np.ones(4, bool), zero, zero, zero - 1, Edges.of(src, dst, np.zeros(len(pairs)), 0))
+    graph = graph_of(time, np.ones(4, bool), zero, zero, zero - 1, edges)
 
     assert (graph.order[graph.cross.src] < graph.order[graph.cross.dst]).all()
     for at in range(4):
