@@ -343,8 +343,10 @@
       const head = tilted ? 96 : 22;
       const root = s("svg", { width: Math.ceil(left + size * columnKeys.length + (tilted ? 80 : 8)), height: head + high * rowKeys.length + 4, role: "img", "aria-label": options.title });
       const every = function (n, room) { return Math.max(1, Math.ceil(room / n)); };
+      const longest = Math.max.apply(null, columnKeys.map(function (c) { return String(options.column ? options.column(c) : c).length; }));
+      const room = tilted ? 22 : Math.max(22, 6.5 * longest + 8);
       columnKeys.forEach(function (c, j) {
-        if (j % every(size, 22)) return;
+        if (j % every(size, room)) return;
         const cx = left + size * (j + 0.5);
         root.append(s("text", tilted
           ? { class: "tick", transform: "translate(" + cx + " " + (head - 6) + ") rotate(-40)" }
