@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Final
 
 from ascend_perf.analyzers._rules import limit
 from ascend_perf.units import Unit
@@ -30,6 +31,9 @@ class Override:
     default: int | float
     given: int | float
 
+
+NOTHING: Final = 1e-12
+"""A ratio that the user states as 0 is compared as this: what takes no time at all is no finding."""
 
 _GIVEN: ContextVar[Mapping[tuple[str, str], int | float] | None] = ContextVar("thresholds", default=None)
 
@@ -67,7 +71,10 @@ def threshold(code: str, name: str) -> Threshold:
 @contextmanager
 def overridden(overrides: Sequence[Override]) -> Iterator[None]:
     """Within the block (this thread or task, and what it forks) thresholds have the values that the user gave."""
-    token = _GIVEN.set({(item.code, item.name): item.given for item in overrides})
+    used = {
+        (item.code, item.name): NOTHING if item.unit == "ratio" and not item.given else item.given for item in overrides
+    }
+    token = _GIVEN.set(used)
     try:
         yield
     finally:

@@ -22,6 +22,8 @@ from ascend_perf.units import format_bound
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ascend_perf.analyzers._rules_file import Rules
+    from ascend_perf.analyzers._thresholds import Override
     from ascend_perf.parsers._source import Unit
 
 MAX_WORLD: Final = 1 << 20
@@ -46,11 +48,18 @@ class Analysis:
     outcomes: tuple[Outcome, ...]
     findings: tuple[Finding, ...]
     metrics: tuple[Metric, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    """Thresholds for which the user stated other values."""
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
         """Analyzers that crashed; the others' results stand."""
         return tuple(o for o in self.outcomes if o.status == "failed")
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names of the analyzers that `only` left out: their rows are not judged."""
+        return tuple(o.analyzer for o in self.outcomes if o.status == "left_out")
 
     def table(self, name: str, rank: int | None = None) -> pd.DataFrame:
         """A result table by name (of a rank, or of the first that has it) as a DataFrame.
@@ -97,7 +106,7 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
         UsageError: `jobs` is no positive number.
     """
     from ascend_perf.parsers._parallel import jobs_of, parse_units, workers_for
-    from ascend_perf.parsers.discover import find_units, parsers
+    from ascend_perf.parsers.discover import broken_parsers, find_units, parsers
 
     jobs = jobs_of(jobs)
 
@@ -134,7 +143,7 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
         traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
     return Run(
         traces=ordered(traces), label=", ".join(p.name or str(p) for p in paths), manifest=manifest,
-        skipped=tuple(skipped),
+        skipped=tuple(skipped), broken_readers=broken_parsers(),
     )  # fmt: skip
 
 
@@ -162,6 +171,10 @@ def notices(run: Run) -> list[str]:
     unknown = sum(trace.meta.rank is None for trace in run.traces)
     if unknown and len(run.traces) > 1:
         said.append(f"{unknown} of {len(run.traces)} traces do not tell their rank and are not compared")
+    said += [
+        f"the reader {name} could not be loaded, its files were not recognised: {why}"
+        for name, why in run.broken_readers.items()
+    ]
     worlds = sorted({t.meta.world_size for t in run.traces if t.meta.world_size is not None})
     if len(worlds) > 1:
         said.append(f"the traces state different numbers of ranks ({', '.join(map(str, worlds))}): different jobs?")
@@ -248,29 +261,48 @@ def _follow(trace: Trace, mask: Bools) -> Table:
     return tasks.select(keep).with_columns({"comm_op": number[rows[keep]].astype(np.int64)})
 
 
-def analyze(run: Run | str | Path, *, progress: Progress = _silent) -> Analysis:
+def analyze(
+    run: Run | str | Path, *, only: Sequence[str] = (), rules: Rules | None = None, progress: Progress = _silent
+) -> Analysis:
     """The outcomes of all analyzers on a run (or on what lies at a path).
 
+    Args:
+        run: traces, or where they lie.
+        only: names of the analyzers to run; the others are left out, and their rows are not judged. Empty: all.
+        rules: other values for thresholds of the troubleshooting table, as a YAML file or as a mapping
+            `{"C-14": {"min_share_ratio": 0.08}}`. They hold for this call.
+        progress: told what is being done.
+
     Raises:
+        UsageError: no analyzer has a name of `only`, or `rules` are wrong.
         InputError: a path was given and nothing at it can be read.
     """
+    from ascend_perf.analyzers._choice import choice_of
+    from ascend_perf.analyzers._thresholds import overridden
     from ascend_perf.plugins import load_analyzers
 
+    choice = choice_of(only, rules)
     if not isinstance(run, Run):
         run = load(run, progress=progress)
     found = load_analyzers()
     outcomes: list[Outcome] = []
-    for name, part in found.parts.items():
-        progress(f"analyzing: {name}")
-        if part.scope == "job":
-            outcomes.append(part.run_on_run(run))
-        else:
-            outcomes += [replace(part.run_on_trace(trace), trace_index=index) for index, trace in enumerate(run.traces)]
+    with overridden(choice.overrides):
+        for name, part in found.parts.items():
+            if not choice.takes(name):
+                outcomes.append(choice.left_out(part))
+                continue
+            progress(f"analyzing: {name}")
+            if part.scope == "job":
+                outcomes.append(part.run_on_run(run))
+            else:
+                outcomes += [replace(part.run_on_trace(t), trace_index=index) for index, t in enumerate(run.traces)]
     for name, why in found.broken.items():
         outcomes.append(Outcome(analyzer=name, status="failed", reason=Words(why, why), scope="job"))
     findings = all_findings(outcomes)
     metrics = tuple(m for o in outcomes for m in o.metrics) + (run.manifest.metrics if run.manifest else ())
-    return Analysis(run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics)
+    return Analysis(
+        run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics, overrides=choice.overrides
+    )  # fmt: skip
 
 
 def report(
@@ -282,13 +314,16 @@ def report(
     force: bool = False,
     ranks: Sequence[int] = (),
     steps: Sequence[int] = (),
+    only: Sequence[str] = (),
+    rules: Rules | None = None,
     progress: Progress = _silent,
     jobs: int | None = None,
 ) -> ReportResult:
-    """Load, analyze and write a report into the folder `out`. `jobs` as in `load`.
+    """Load, analyze and write a report into the folder `out`. `jobs` as in `load`, `only` and `rules` as in `analyze`.
 
     Raises:
-        UsageError: `out` is no folder or holds a report already and `force` is not given; unknown format or rank.
+        UsageError: `out` is no folder or holds a report already and `force` is not given; unknown format or rank;
+            `only` or `rules` are wrong.
         InputError: nothing can be read.
     """
     unknown = [f for f in formats if f not in FORMATS]
@@ -300,8 +335,11 @@ def report(
     taken = [path for path in targets.values() if _is_there(path)]
     if taken and not force:
         raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
+    from ascend_perf.analyzers._choice import choice_of
+
+    choice_of(only, rules)  # what is wrong is said before anything is read
     run = paths if isinstance(paths, Run) else load(list(paths), progress=progress, jobs=jobs)
-    analysis = analyze(select(run, ranks=ranks, steps=steps), progress=progress)
+    analysis = analyze(select(run, ranks=ranks, steps=steps), only=only, rules=rules, progress=progress)
     return ReportResult(
         analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress), summary=summary(analysis, lang)
     )
@@ -326,7 +364,9 @@ def write(
     from ascend_perf.reports.payload import build
 
     rules = {code: rule(code).title for code in rule_codes()}
-    payload = build(analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules)
+    payload = build(
+        analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules, overrides=analysis.overrides
+    )  # fmt: skip
     for name, path in targets.items():
         progress(f"writing {path.name}")
         try:

@@ -48,6 +48,13 @@ def document(payload: Payload) -> dict[str, Json]:
         "broken_analyzers": [
             {"name": name, "reason": safe(spoken(why, lang))} for name, why in sorted(payload.broken.items())
         ],
+        "broken_readers": [
+            {"name": name, "reason": safe(spoken(why, lang))} for name, why in sorted(payload.broken_readers.items())
+        ],
+        "thresholds": [
+            {"code": o.code, "name": o.name, "unit": o.unit, "default": o.default, "given": o.given}
+            for o in payload.overrides
+        ],
     }
 
 

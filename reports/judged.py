@@ -17,7 +17,8 @@ _WEIGHT: Final = {"found": 2, "clean": 1, "not_judged": 0}
 class JudgedRow:
     """One row ID, its verdict over all ranks, and the reason when it could not be judged.
 
-    Found on any rank is found. Not judged on one rank and clean on another is clean for `ranks` only.
+    Found on any rank is found. Not judged on one rank and clean on another is clean for `ranks` only. Where an analyzer
+    that judges the row was left out, it is not clean, whatever others say.
     """
 
     code: str
@@ -42,6 +43,12 @@ def judged_rows(payload: Payload) -> tuple[JudgedRow, ...]:
             rows[judged.code] = JudgedRow(
                 code=judged.code, verdict=judged.verdict, reason=reason, ranks=ranks, analyzer=outcome.analyzer
             )
+    for outcome in payload.outcomes:
+        for judged in outcome.judged if outcome.status == "left_out" else ():
+            if rows[judged.code].verdict == "clean":
+                rows[judged.code] = JudgedRow(
+                    code=judged.code, verdict="not_judged", reason=judged.reason, ranks=[], analyzer=outcome.analyzer
+                )
     for finding in payload.findings:
         rows[finding.code] = JudgedRow(
             code=finding.code, verdict="found", reason=None, ranks=list(finding.ranks), analyzer=finding.analyzer

@@ -132,7 +132,8 @@ class _Writer:
         rows = [(rank.rank, step) for rank in self.payload.ranks for step in rank.steps if _is_known(step)]
         lines = [f"## {self.texts['section.steps']}", ""]
         if not rows:
-            return [*lines, self.texts["reason.steps"], ""]
+            why = "verdict.steps_left_out" if self.payload.has_left_out("step-breakdown") else "reason.steps"
+            return [*lines, self.texts[why], ""]
         titles = [self.texts["column.rank"], self.texts["column.step_id"]]
         titles += [self.texts[f"column.{name}"] for name in STEP_COLUMNS]
         lines += [_row(titles), _row(["---:"] * len(titles))]

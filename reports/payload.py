@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Final
 
 from ascend_perf import __version__
+from ascend_perf.analyzers._thresholds import Override
 from ascend_perf.model.finding import Finding, Metric, Outcome, ResultTable, Words
 from ascend_perf.model.run import Manifest, Run
 from ascend_perf.model.table import NULL, Ints, TableSpec
@@ -97,6 +98,10 @@ class Payload:
     findings: tuple[Finding, ...]
     broken: Mapping[str, str] = field(default_factory=dict)
     """Analyzers that could not be loaded, with the reason."""
+    broken_readers: Mapping[str, str] = field(default_factory=dict)
+    """Readers that could not be loaded, with the reason."""
+    overrides: tuple[Override, ...] = ()
+    """Thresholds for which the user stated other values."""
     rules: Mapping[str, Words] = field(default_factory=dict)
     """Short titles of the rows of the troubleshooting table, by row ID."""
 
@@ -106,6 +111,10 @@ class Payload:
             for table in outcome.tables:
                 if table.name == name:
                     yield outcome.rank, table
+
+    def has_left_out(self, analyzer: str) -> bool:
+        """Whether the user left an analyzer out."""
+        return any(o.analyzer == analyzer and o.status == "left_out" for o in self.outcomes)
 
     def figures(self, name: str) -> list[float]:
         """One figure of `StepRow` over all ranks and steps, where it is known."""
@@ -121,6 +130,7 @@ def build(
     lang: Lang,
     broken: Mapping[str, str] | None = None,
     rules: Mapping[str, Words] | None = None,
+    overrides: Sequence[Override] = (),
 ) -> Payload:
     """Payload of one analysis.
 
@@ -131,6 +141,7 @@ def build(
         lang: language of `report.json` and `report.md`, and the first one of the page.
         broken: analyzers that could not be loaded, with the reason.
         rules: short titles of the troubleshooting table by row ID, for the lists of clean and unjudged rows.
+        overrides: thresholds for which the user stated other values.
     """
     simulated = any(trace.meta.data_origin == "simulated" for trace in run.traces)
     by_manifest = run.manifest is not None and run.manifest.data_origin == "simulated"
@@ -151,6 +162,8 @@ def build(
         outcomes=tuple(outcomes),
         findings=tuple(findings),
         broken=dict(broken or {}),
+        broken_readers=dict(run.broken_readers),
+        overrides=tuple(overrides),
         rules=dict(rules or {}),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Final, TypeVar
 
+from ascend_perf.analyzers._rules import limit, shown_value
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload, shown_path
@@ -21,7 +22,7 @@ def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
     """Tables of the data quality section in reading order; cells that are words of ours are in `lang`.
 
     Rows: one per file; per dropped reason and file; per check; per missing kind of data; per warning; per analyzer
-    and rank.
+    and rank; per reader that could not be loaded; per threshold of the user; per setting.
     """
     tables = (
         _sources(payload, lang),
@@ -30,6 +31,8 @@ def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
         _missing(payload, lang),
         _warnings(payload, lang),
         _analyzers(payload, lang),
+        _readers(payload, lang),
+        _thresholds(payload, lang),
         _settings(payload, lang),
     )
     return tuple(table for table in tables if len(table))
@@ -149,6 +152,23 @@ def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
         ("analyzer", "none"), ("rank", "none"), ("status", "none"), ("findings", "count"), ("reason", "none")
     )  # fmt: skip
     return _table("analyzers", columns, rows)
+
+
+def _readers(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = [[name, _in(why, lang)] for name, why in sorted(payload.broken_readers.items())]
+    return _table("readers", (("reader", "none"), ("reason", "none")), rows)
+
+
+def _thresholds(payload: Payload, lang: Lang) -> ResultTable:
+    rows: list[list[Cell]] = []
+    for item in payload.overrides:
+        text = limit(item.code, item.name).text
+        default, given = (shown_value(value, item.unit) for value in (item.default, item.given))
+        rows.append([item.code, item.name, given, default, text.en if lang == "en" else text.zh])
+    columns: _Columns = (
+        ("row", "none"), ("threshold", "none"), ("given", "none"), ("default", "none"), ("meaning", "none"),
+    )  # fmt: skip
+    return _table("thresholds", columns, rows)
 
 
 SETTINGS: Final = (

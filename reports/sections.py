@@ -12,7 +12,7 @@ from ascend_perf.plugins import load_analyzers
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
 
-Standing = Literal["finding", "clean", "no_data", "failed", "info"]
+Standing = Literal["finding", "clean", "no_data", "failed", "left_out", "info"]
 
 ORDER: Final = (
     "steps", "timeline", "operators", "mac", "dma", "communication", "host", "memory", "aipp", "ranks", "more",
@@ -152,6 +152,8 @@ def _standing(key: str, found: bool, filled: bool, reasons: list[Reason], payloa
         return "finding"
     if any(reason.status == "failed" for reason in reasons):
         return "failed"
+    if any(reason.status == "left_out" for reason in reasons):
+        return "left_out"  # what others say of the section is not the whole of it
     return "clean" if filled else "no_data"
 
 
@@ -162,5 +164,5 @@ def _doubtful(payload: Payload) -> bool:
         or any(not check.holds for rank in payload.ranks for check in rank.meta.checks)
         or any(rank.meta.warnings for rank in payload.ranks)
         or any(outcome.status == "failed" for outcome in payload.outcomes)
-        or bool(payload.broken)
+        or bool(payload.broken or payload.broken_readers)
     )

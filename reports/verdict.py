@@ -140,7 +140,7 @@ def _part(share: float, span: Spread | None) -> Words:
 
 def _lead(payload: Payload, span: Spread | None) -> Words:
     if span is None:
-        return words("verdict.no_step_time")
+        return words("verdict.steps_left_out" if payload.has_left_out("step-breakdown") else "verdict.no_step_time")
     time = format_quantity(span.middle, "us")
     if span.count == 1:
         return words("verdict.one_step", time=time)
@@ -153,6 +153,7 @@ def _lead(payload: Payload, span: Spread | None) -> Words:
 def _nothing_found(payload: Payload, lead: Words) -> Verdict:
     judged = [judged for outcome in payload.outcomes for judged in outcome.judged]
     good = {row.code for row in judged if row.verdict == "clean"}
+    good -= {row.code for outcome in payload.outcomes if outcome.status == "left_out" for row in outcome.judged}
     clean, unjudged = len(good), len({row.code for row in judged if row.verdict == "not_judged"} - good)
     if not clean and not any(outcome.status == "done" for outcome in payload.outcomes):
         return Verdict(lead=lead, main=words("verdict.nothing_judged"))
@@ -191,6 +192,13 @@ def facts(payload: Payload) -> tuple[Fact, ...]:
     versions = {f"{name} {version}": None for rank in payload.ranks for name, version in rank.meta.versions.items()}
     add("versions", ", ".join(versions))
     add("data", _data(payload))
+    left_out = {outcome.analyzer for outcome in payload.outcomes if outcome.status == "left_out"}
+    if left_out:
+        ran = {outcome.analyzer: None for outcome in payload.outcomes if outcome.analyzer not in left_out}
+        add("only", words("fact.only_value", ran=", ".join(ran), count=len(left_out)))
+    if payload.overrides:
+        stated = ", ".join(f"{item.code} {item.name}" for item in payload.overrides)
+        add("thresholds", words("fact.thresholds_value", stated=stated))
     return tuple(found)
 
 

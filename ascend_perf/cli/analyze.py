@@ -21,6 +21,12 @@ from ascend_perf.cli._progress import spinner
 @click.option("--format", "formats", default="html,json,md", show_default=True, help="Formats, separated by commas.")
 @click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank (may be given several times).")
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step (may be given several times).")
+@click.option("--only", multiple=True, metavar="NAME", help="Run only this analyzer (may be given several times).")
+@click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="YAML file with other thresholds, such as `C-14: {min_share_ratio: 0.08}` (see `ascend-perf explain C-14`).",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -34,6 +40,8 @@ def command(
     formats: str,
     ranks: tuple[int, ...],
     steps: tuple[int, ...],
+    only: tuple[str, ...],
+    rules: Path | None,
     jobs: int | None,
 ) -> None:
     """Find the bottlenecks in a profile and write a report.
@@ -52,6 +60,8 @@ def command(
             force=force,
             ranks=ranks,
             steps=steps,
+            only=only,
+            rules=rules,
             progress=progress,
             jobs=jobs,
         )
@@ -60,6 +70,12 @@ def command(
         click.echo(f"ascend-perf: not read: {skipped.path}: {skipped.problem}", err=True)
     for notice in pipeline.notices(run):
         click.echo(f"ascend-perf: {notice}", err=True)
+    if left_out := result.analysis.left_out:
+        click.echo(f"ascend-perf: {len(left_out)} analyzers left out by --only: their rows are not judged", err=True)
+    for item in result.analysis.overrides:
+        click.echo(
+            f"ascend-perf: {item.name} of {item.code} is {item.given:.12g} (default {item.default:.12g})", err=True
+        )
     for trace in run.traces:
         for source in trace.meta.sources:
             if source.problem:

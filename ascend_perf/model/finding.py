@@ -197,7 +197,7 @@ class HeldUp:
     """What the title of such a finding says beside."""
 
 
-Status = Literal["done", "no_data", "failed"]
+Status = Literal["done", "no_data", "failed", "left_out"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,8 @@ class Run:
     manifest: Manifest | None = None
     skipped: tuple[Source, ...] = ()
     """Files and folders that were found but could not be used, with the problem."""
+    broken_readers: Mapping[str, str] = field(default_factory=dict)
+    """Readers that could not be loaded, with the reason: their files were not recognised."""
 
     @property
     def ranks(self) -> tuple[int | None, ...]:

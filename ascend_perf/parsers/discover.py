@@ -15,7 +15,7 @@ from ascend_perf.errors import InputError
 from ascend_perf.files import open_binary
 from ascend_perf.model.trace import Source
 from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
-from ascend_perf.plugins import load_parts
+from ascend_perf.plugins import Found, load_parts
 
 MAX_DEPTH: Final = 8
 MAX_FILES: Final = 200_000
@@ -35,8 +35,20 @@ LOOKED_FOR: Final = (
 
 def parsers() -> dict[str, Parser]:
     """Every parser by name, in the order in which they are asked."""
-    found = load_parts("parsers", Parser, lambda parser: parser.name)
-    return dict(sorted(found.parts.items(), key=lambda item: item[1].order))
+    return dict(sorted(_found().parts.items(), key=lambda item: item[1].order))
+
+
+def broken_parsers() -> dict[str, str]:
+    """Parsers that could not be loaded, with the reason. Files that only they read look like none of our business."""
+    return _found().broken
+
+
+def _found() -> Found[Parser]:
+    return load_parts("parsers", Parser, lambda parser: parser.name)
+
+
+def _broken_words() -> str:
+    return "".join(f"; the reader {name} could not be loaded ({why})" for name, why in broken_parsers().items())
 
 
 def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
@@ -57,7 +69,8 @@ def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
         open_binary(path).close()
         units = _ask(Folder(path.parent, (entry,), ()), known, path.parent, problems)
         if not units:
-            raise InputError(f"{path} is no profile that we read: {_what_it_is(entry)}", hint=f"expected {LOOKED_FOR}")
+            what = f"{path} is no profile that we read: {_what_it_is(entry)}{_broken_words()}"
+            raise InputError(what, hint=f"expected {LOOKED_FOR}")
         return units, problems
     if not path.is_dir():
         raise InputError(
@@ -84,6 +97,7 @@ def find_units(path: Path) -> tuple[list[Unit], list[Source]]:
     damaged = [p for p in problems if p.path not in empty]
     told = "".join(f"; {p.path}: {p.problem}" for p in damaged[:3])
     told += f"; empty files: {', '.join(empty[:3])}" if empty else ""
+    told += _broken_words()
     raise InputError(
         f"no profile in {path}: looked for {LOOKED_FOR} among {seen_files} file(s){told}",
         hint="give the *_ascend_pt directory, its parent, or a trace file",

@@ -47,7 +47,7 @@
       h("label", { class: "jump" }, h("span", { class: "off" }, AP.t("ui.jump")),
         h("select", { on: { change: function (e) { location.hash = e.target.value; } } },
           list.map(function (e) {
-            const mark = e[2] ? { finding: "● ", clean: "✓ ", no_data: "– ", failed: "! ", info: "" }[e[2].standing] : "";
+            const mark = e[2] ? { finding: "● ", clean: "✓ ", no_data: "– ", left_out: "– ", failed: "! ", info: "" }[e[2].standing] : "";
             return h("option", { value: e[0] }, mark + e[1]);
           }))),
       h("ol", null, list.map(function (e) {

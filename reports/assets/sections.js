@@ -109,13 +109,14 @@
   function reasons(section) {
     if (!section.reasons.length) return null;
     const failed = section.reasons.some(function (r) { return r.status === "failed"; });
+    const chosen = section.reasons.every(function (r) { return r.status === "left_out"; });
     const seen = {};
     section.reasons.forEach(function (r) {
       const text = (r.analyzer ? r.analyzer + AP.t("ui.colon") : "") + AP.w(r.text);
       (seen[text] = seen[text] || []).push(r.rank);
     });
     return h("div", { class: "reason" + (failed ? " failed" : "") },
-      h("strong", null, AP.t(failed ? "ui.failed" : "ui.not_in_data")),
+      h("strong", null, AP.t(failed ? "ui.failed" : chosen ? "ui.left_out" : "ui.not_in_data")),
       h("ul", null, Object.keys(seen).map(function (text) {
         const ranks = seen[text].filter(function (r) { return r !== null; });
         const all = ranks.length === AP.data.ranks.length;

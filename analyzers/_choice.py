@@ -1,0 +1,66 @@
+"""What an analysis was asked to do otherwise than by default: run only some analyzers, use other thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ascend_perf.analyzers._rules import rows_of
+from ascend_perf.analyzers._thresholds import Override
+from ascend_perf.errors import UsageError
+from ascend_perf.model.finding import Judged, Outcome, Words
+from ascend_perf.plugins import Analyzer, Found, load_analyzers
+
+if TYPE_CHECKING:
+    from ascend_perf.analyzers._rules_file import Rules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The analyzers to run and the thresholds that the user states. It can be sent to another process."""
+
+    only: frozenset[str] = frozenset()
+    """Names of the analyzers to run; all when empty."""
+    overrides: tuple[Override, ...] = ()
+
+    def takes(self, name: str) -> bool:
+        """Whether an analyzer runs."""
+        return not self.only or name in self.only
+
+    def left_out(self, part: Analyzer) -> Outcome:
+        """The outcome of an analyzer that does not run: its rows are not judged, whatever others say of them."""
+        why = Words("left out by --only", "因 --only 未运行")
+        return Outcome(
+            analyzer=part.name, status="left_out", reason=why, scope=part.scope,
+            judged=tuple(Judged(code=code, verdict="not_judged", reason=why) for code in rows_of(part.name)),
+        )  # fmt: skip
+
+
+def choice_of(only: Sequence[str] = (), rules: Rules | None = None) -> Choice:
+    """A checked choice: names of analyzers to run (all when empty), and a user's rules.
+
+    Raises:
+        UsageError: no analyzer has such a name, or it cannot be loaded; the rules are wrong (`overrides_of`).
+    """
+    overrides: tuple[Override, ...] = ()
+    if rules is not None:
+        from ascend_perf.analyzers._rules_file import overrides_of
+
+        overrides = overrides_of(rules)
+    if only:
+        _check(only, load_analyzers())
+    return Choice(only=frozenset(only), overrides=overrides)
+
+
+def _check(only: Sequence[str], found: Found[Analyzer]) -> None:
+    for name in only:
+        if name in found.parts:
+            continue
+        why = found.broken.get(name) or found.broken.get(name.replace("-", "_"))
+        if why is not None:
+            raise UsageError(f"the analyzer {name!r} could not be loaded: {why}")
+        close = get_close_matches(name.lower().replace("_", "-"), found.parts, n=3, cutoff=0.5)
+        meant = f"did you mean {', '.join(close)}? " if close else ""
+        raise UsageError(f"no analyzer {name[:40]!r}", hint=f"{meant}there are {', '.join(sorted(found.parts))}")
