@@ -336,6 +336,51 @@ def test_the_queue_thread_waits_for_the_thread_that_enqueues(make_trace: Callabl
     assert gains(outcome)["no dispatch cost", None] == 60_000
 
 
+def test_a_level0_profile_finds_the_launch_in_the_queue(make_trace: Callable[..., Trace]) -> None:
+    # As above, without calls of CANN: the operator's entry of the queue tells when the launch thread had it.
+    trace = make_trace(
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 90_000}],
+        host_ops=[{"name": "aten::mm", "thread": 1, "start_ns": 0, "dur_ns": 40_000}],
+        host_events=[
+            {"name": "Enqueue", "kind": "enqueue", "thread": 1, "start_ns": 38_000, "dur_ns": 2_000, "correlation": 5},
+            {"name": "Dequeue", "kind": "dequeue", "thread": 2, "start_ns": 46_000, "dur_ns": 10_000, "correlation": 5},
+        ],
+        kernels=[
+            {"name": "m", "op_type": "MatMul", "start_ns": 60_000, "dur_ns": 30_000, "host_op": 0,
+             "launch_start_ns": 0},
+        ],
+    )  # fmt: skip
+
+    assert components(critical_path.run_on_trace(trace)) == {
+        "computing": 30_000, "launch delay": 4_000, "host dispatch": 50_000, "host, nothing recorded": 6_000,
+    }  # fmt: skip
+
+
+def test_a_synchronisation_waits_until_the_queue_is_empty(make_trace: Callable[..., Trace]) -> None:
+    # Main: enqueues until 4 us, then nothing of its own until the queue thread is done at 55; its call follows at 60.
+    trace = make_trace(
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100_000}],
+        host_ops=[{"name": "aten::item", "thread": 1, "start_ns": 0, "dur_ns": 100_000}],
+        host_events=[
+            {"name": "Enqueue", "kind": "enqueue", "thread": 1, "start_ns": 2_000, "dur_ns": 2_000, "correlation": 5},
+            {"name": "Dequeue", "kind": "dequeue", "thread": 2, "start_ns": 10_000, "dur_ns": 45_000, "correlation": 5},
+        ],
+        runtime_calls=[
+            {"api": "launch", "thread": 2, "start_ns": 12_000, "dur_ns": 3_000, "correlation": 7},
+            {"api": "aclrtSynchronizeStream", "thread": 1, "start_ns": 60_000, "dur_ns": 2_000},
+        ],
+        kernels=[
+            {"name": "k", "op_type": "Add", "stream": 1, "start_ns": 20_000, "dur_ns": 20_000, "correlation": 7,
+             "launch_start_ns": 12_000, "launch_end_ns": 15_000},
+        ],
+    )  # fmt: skip
+
+    # 4 main + 6 until the queue thread has it + 45 there + 5 main + 2 call + 38 main; the kernel hides.
+    assert components(critical_path.run_on_trace(trace)) == {
+        "host dispatch": 92_000, "host synchronisation": 2_000, "host, nothing recorded": 6_000,
+    }  # fmt: skip
+
+
 def test_a_thread_that_paused_while_another_worked_waited_for_it(make_trace: Callable[..., Trace]) -> None:
     # Forward on thread 1, backward on thread 2, then thread 1 again with the kernel that ends the step.
     trace = make_trace(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_perf import pipeline
+from ascend_perf.analyzers.critical_path import critical_path
 from ascend_perf.analyzers.job_critical_path import READS, job_critical_path
 from ascend_perf.model.finding import Outcome, ResultTable
 from ascend_perf.model.run import Run
@@ -203,6 +204,27 @@ def test_a_change_is_predicted_as_the_simulator_has_it(tmp_path: Path) -> None:
     assert lengths["halved"] < 0.9 * lengths["as it is"]
     # Kernels of the simulator scatter by 0.4 %, operators of the host by 10 %.
     assert modelled == pytest.approx(lengths["halved"], rel=0.02)
+
+
+def test_the_path_of_a_pipeline_follows_its_exchanges(tmp_path: Path) -> None:
+    # Two stages of one rank each: the second has an extra layer, so the first waits for its gradients.
+    job = model.pipeline(1, stages=2, replicas=1, micro=6, steps=2, extra_layers={1: 1})
+    write_job(job, simulate(job), tmp_path)
+    run = pipeline.load(tmp_path)
+
+    outcome = job_critical_path.run_on_run(run)
+
+    alone = critical_path.run_on_trace(run.traces[0])
+    waits = table_of(alone, "critical-path")
+    alone_ns = sum(
+        int(time or 0) for part, time in zip(waits.column("component"), waits.column("time_ns"), strict=True)
+        if part == "collective wait"
+    )  # fmt: skip
+    ranks = on_ranks(outcome)
+    whole = sum(ranks.values())
+    assert alone_ns > 0.2 * whole
+    assert components(outcome).get("collective wait", 0) < 0.02 * whole
+    assert ranks[1] > 0.6 * whole
 
 
 def test_the_path_of_qwen_alternates_between_the_stages(traces: Path) -> None:
