@@ -16,6 +16,7 @@ from ascend_perf.analyzers._idle import device_span, idle_in
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._mined import Mined
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Cell, Finding, ResultTable, Words
 from ascend_perf.model.table import Ints
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS
@@ -35,7 +36,9 @@ def candidates_table(
     time: KernelTime, items: Sequence[Candidate], calls: Sequence[CallPair], found: Mapping[str, Finding]
 ) -> ResultTable:
     """One row per fused operator: how often, its time, what goes at most, the API and whether it holds here."""
-    rows = [_row(time, item, found) for item in ordered(items, time)] + [_call_row(time, pair) for pair in calls]
+    idle = idle_in(time.trace, device_span(time.windows)) if items else intervals.EMPTY
+    rows = [_row(time, item, idle, found) for item in ordered(items, time)]
+    rows += [_call_row(time, pair) for pair in calls]
     titles = [
         ("fusion", "Sequence", "序列", "none"), ("row", "Row", "条目", "none"),
         ("api", "Fused API", "融合 API", "none"), ("state", "State", "状态", "none"),
@@ -124,7 +127,7 @@ def _frame(stack: str | None) -> str:
     return own.replace("\\", "/").rsplit("/", 1)[-1][:MAX_FRAME]
 
 
-def _row(time: KernelTime, item: Candidate, found: Mapping[str, Finding]) -> list[Cell]:
+def _row(time: KernelTime, item: Candidate, idle: IntervalSet, found: Mapping[str, Finding]) -> list[Cell]:
     trace, matches = time.trace, item.matches
     kernels = trace[KERNELS]
     rows = np.zeros(len(kernels), bool)
@@ -140,7 +143,7 @@ def _row(time: KernelTime, item: Candidate, found: Mapping[str, Finding]) -> lis
         item.fusion.id, item.fusion.row, api.name if api else other.code if other else None, state,
         matches.occurrences / time.steps, len(matches.rows) / max(1, matches.occurrences), spent,
         spent * max(0.0, 1 - kept / matched) if matched else 0.0, (len(matches.rows) - len(matches)) / time.steps,
-        _idle_ns(time, matches) / time.steps, api.gradient if api else None, layers_of(trace, matches) or None,
+        _idle_ns(time, matches, idle) / time.steps, api.gradient if api else None, layers_of(trace, matches) or None,
         int(kernels.ints("start_ns")[matches.rows].min()),
     ]  # fmt: skip
 
@@ -154,7 +157,7 @@ def _call_row(time: KernelTime, pair: CallPair) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _idle_ns(time: KernelTime, matches: Matches) -> int:
+def _idle_ns(time: KernelTime, matches: Matches, idle: IntervalSet) -> int:
     """Time inside the sequences of the forward in which the whole device is idle."""
     kernels = time.trace[KERNELS]
     starts, ends = kernels.ints("start_ns")[matches.rows], kernels.ends_ns()[matches.rows]
@@ -162,5 +165,4 @@ def _idle_ns(time: KernelTime, matches: Matches) -> int:
     low = np.minimum.reduceat(np.where(ahead, starts, np.iinfo(np.int64).max), matches.firsts)
     high = np.maximum.reduceat(np.where(ahead, ends, np.iinfo(np.int64).min), matches.firsts)
     good = high > low
-    idle = idle_in(time.trace, device_span(time.windows))
     return intervals.total(intervals.intersection(intervals.merged(low[good], high[good]), idle))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,8 @@ MAX_WORD: Final = 400
 CHAINED: Final = frozenset({"repeated-transpose"})
 """Sequences that count only where shapes show that one kernel takes what the one before wrote."""
 
+_NO_SIZE: Final = ("cast", "cut")
+"""Symbols of kernels whose tensors may be larger or smaller than those of the sequence."""
 _BACKWARD_TYPE: Final = ("grad", "backward", "_bwd", "wgrad", "dgrad", "applyadam", "multi_tensor_apply")
 
 
@@ -213,8 +216,12 @@ def _axis(text: str, axis: Axis) -> float:
 
 
 def _connected(trace: Trace, item: Fusion, matches: Matches) -> Matches:
-    """Sequences that are only one by their data, parted where a kernel does not take what the one before wrote."""
-    if item.id not in CHAINED or not len(matches):
+    """Sequences less those that cannot be one by their shapes; transposes are parted where none takes the other's."""
+    if not len(matches):
+        return matches
+    if item.alike:
+        return matches.keep(_alike(trace, matches))
+    if item.id not in CHAINED:
         return matches
     kernels = trace[KERNELS]
     both = Text.concat([
@@ -230,6 +237,35 @@ def _connected(trace: Trace, item: Fusion, matches: Matches) -> Matches:
         forward=matches.forward[part], behind=matches.behind,
     )  # fmt: skip
     return parts.keep(parts.lengths >= 2)
+
+
+def _alike(trace: Trace, matches: Matches) -> Bools:
+    """Matches whose first and last kernels work on tensors of one size, as far as shapes are known."""
+    kernels, ops = trace[KERNELS], trace[HOST_OPS]
+    if kernels.has("input_shapes"):
+        sizes = kernels.text("input_shapes").take(matches.rows).numbers(_elements)
+    elif ops.has("input_shapes") and kernels.has("host_op"):
+        row = kernels.ints("host_op")[matches.rows]
+        known = (row >= 0) & (row < len(ops))
+        sizes = ops.text("input_shapes").take(np.where(known, row, 0)).numbers(_elements)
+        sizes = np.where(known, sizes, np.nan)
+    else:
+        return np.ones(len(matches), bool)
+    alphabet = kernel_alphabet()
+    codes = kernel_codes(kernels)[matches.rows]
+    counted = ~np.isin(codes, [alphabet.code(name) for name in _NO_SIZE]) & ~matches.behind & ~np.isnan(sizes)
+    place = np.arange(len(codes))
+    first = np.minimum.reduceat(np.where(counted, place, len(codes)), matches.firsts)
+    last = np.maximum.reduceat(np.where(counted, place, -1), matches.firsts)
+    known = last >= 0
+    same = sizes[np.where(known, first, 0)] == sizes[np.where(known, last, 0)]
+    good: Bools = ~known | same | ~matches.forward
+    return good
+
+
+def _elements(text: str) -> float:
+    sizes = [math.prod(shape) for shape in parse_shapes(text)]
+    return float(max(sizes)) if sizes else math.nan
 
 
 def _first_shape(text: str) -> str | None:

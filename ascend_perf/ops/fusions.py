@@ -134,6 +134,8 @@ class Fusion:
     fused: tuple[str, ...]
     """Op types that mean "already fused"."""
     floor: Floor
+    alike: bool
+    """The first and the last kernel that are neither cast nor cut work on tensors of one size."""
     call: Call | None
     apis: tuple[Api, ...]
     elsewhere: Elsewhere | None
@@ -233,6 +235,7 @@ def _parse(row: Mapping[str, object]) -> Fusion:
             products=cast("Literal['', 'time', 'peak']", str((floor or {}).get("products", ""))),
             tensors=int(cast(int, (floor or {}).get("tensors", 0))),
         ),
+        alike=bool(row.get("alike", False)),
         call=Call(op=str(call["op"]), product=cast(Place, call["product"])) if call else None,
         apis=tuple(_api(name, item) for item in cast("list[dict[str, object]]", row["apis"])),
         elsewhere=Elsewhere(text=_words(other["text"]), code=str(other["code"])) if other else None,

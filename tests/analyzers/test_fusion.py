@@ -203,6 +203,16 @@ def test_transposes_count_only_where_one_takes_what_the_other_wrote(make_trace: 
     assert not any(table.name == "fusion-candidates" for table in parallel.tables)
 
 
+def test_tensors_of_another_size_are_no_gate(make_trace: Make) -> None:
+    rows = _rows([("Sigmoid", 50_000), ("Mul", 50_000), ("Mul", 50_000)], times=4)
+    for row in rows:
+        row["input_shapes"] = "64,32" if row["op_type"] == "Sigmoid" else "64,64;64,64"
+    assert fusion.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=rows)).findings == ()
+    for row in rows:
+        row["input_shapes"] = "64,64"
+    assert _finding(fusion.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=rows))).subject == "swiglu"
+
+
 def test_chains_leave_out_what_a_fused_operator_takes(make_trace: Make) -> None:
     more = {"input_shapes": "64,64", "output_shapes": "64,64", "input_dtypes": "FLOAT16", "output_dtypes": "FLOAT16"}
     rows = _rows([("Sigmoid", 50_000), ("Mul", 50_000), ("Mul", 50_000)], times=4, **more)
