@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._decode import reloading
 from ascend_perf.analyzers._host_causes import MIN_SHARE_RATIO, NAME, span_words
 from ascend_perf.analyzers._idle import CAUSES, Cause, Span, causes_of, device_span, idle_in
 from ascend_perf.analyzers._rules import finding
@@ -105,6 +106,7 @@ def _between(trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Ca
     outside = intervals.difference(
         intervals.merged(span.starts, span.ends), intervals.merged(device.starts, device.ends)
     )
+    outside = intervals.difference(outside, reloading(trace))  # row V-08 names it
     idle = intervals.intersection(outside, idle_in(trace, span))
     parts = {
         cause: union for cause, union in causes_of(trace, idle).items() if cause not in claimed and len(union.starts)

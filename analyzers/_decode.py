@@ -7,7 +7,7 @@ Training has none. Row H-01 leaves the idle time to V-01 that V-01 claims, so it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -124,6 +124,7 @@ def decode_of(trace: Trace) -> Decode | None:
     windows = step_windows(trace)
     marked = _marked(trace)
     by: Literal["range", "attention", "products"]
+    kinds: Sequence[StepKind | None]
     if marked and len(windows) and int(windows.ids[0]) == NULL:
         starts, ends, kinds = _windows_of_ranges(trace, marked)
         ids: tuple[int | None, ...] = (None,) * len(starts)
@@ -391,11 +392,17 @@ def is_reloaded(calls: ModelCalls | None) -> bool:
     return often and length > 0 and intervals.total(calls.spent) >= MIN_LOAD_RATIO.value * length
 
 
+def reloading(trace: Trace) -> IntervalSet:
+    """When the host loads the model or takes memory for it, where row V-08 holds; else empty."""
+    calls = model_calls(trace)
+    return calls.spent if calls is not None and is_reloaded(calls) else EMPTY
+
+
 def reloading_idle(trace: Trace, idle: Idle) -> IntervalSet:
     """Idle time of the device while the host loads the model or takes memory for it, where row V-08 holds."""
-    calls = model_calls(trace)
-    if calls is None or not is_reloaded(calls):
+    spent = reloading(trace)
+    if not len(spent.starts):
         return EMPTY
     # Memory calls are row K-04's; other causes keep their own idle time too.
     parts = intervals.union(*(idle.parts[cause] for cause in (*LAUNCHING, Cause.COPY, Cause.DEVICE)))
-    return intervals.intersection(parts, calls.spent)
+    return intervals.intersection(parts, spent)

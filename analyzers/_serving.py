@@ -54,11 +54,20 @@ class Instance:
 
         A batch is executed on all cards of its DP rank at once; counting each would count its time several times.
         """
-        table = self.batches
-        phases = table.text("phase")
+        phases = self.batches.text("phase")
         rows = phases.equals("execute")
-        if not rows.any():
-            rows = phases.equals("forward")
+        return self._one_card(rows if rows.any() else phases.equals("forward"))
+
+    @cached_property
+    def forwards(self) -> Ints:
+        """Rows of batches that are forwards of a known DP rank: of one card each, in order of start."""
+        return self._one_card(
+            self.batches.text("phase").equals("forward") & (self.batches.text("dp_rank").codes >= 0)
+        )
+
+    def _one_card(self, rows: Bools) -> Ints:
+        """Of each DP rank the rows of the card that has most."""
+        table = self.batches
         chosen = np.flatnonzero(rows)
         if not len(chosen):
             return chosen

@@ -28,6 +28,10 @@ MIN_OTHERS: Final = 5
 """Other batches that tell what is usual. Status: assumed."""
 WINDOWS: Final = 8
 """Windows that the time is cut into. Source: row V-07, "several". Status: assumed."""
+MIN_ROLE_RATIO: Final = 0.95
+"""Executions of one kind from which an instance has no other role. Status: assumed."""
+MIN_COMMON_RATIO: Final = 0.5
+"""Part of the shorter recording in which the instances must have run at once. Status: assumed."""
 MIN_PER_WINDOW: Final = 5
 """Executions that a window holds at least, over all instances. Status: assumed."""
 
@@ -172,10 +176,7 @@ def uneven_units(instances: Sequence[Instance]) -> list[Verdict]:
         if len(units) > 1:
             verdicts.append(_compare(units, measure, f"dp {instance.number}", Words(
                 f"DP ranks of {instance.name.en}", f"{instance.name.zh}的 DP"), [instance]))  # fmt: skip
-    if len(instances) > 1:
-        units, measure = _instance_units(instances)
-        if len(units) > 1:
-            verdicts.append(_compare(units, measure, "instances", Words("instances", "实例"), list(instances)))
+    verdicts += [verdict for group in _alike(instances) if (verdict := _compare_instances(group)) is not None]
     if not verdicts:
         reason = Words(
             "one instance without DP ranks: give the folder that holds the results of all instances",
@@ -183,6 +184,33 @@ def uneven_units(instances: Sequence[Instance]) -> list[Verdict]:
         )
         verdicts.append((None, Judged(code="V-07", verdict="not_judged", reason=reason)))
     return verdicts
+
+
+def _alike(instances: Sequence[Instance]) -> list[list[Instance]]:
+    """Instances of one role: those that only prefill, or only decode, are no peers of the others."""
+    groups: dict[str, list[Instance]] = {}
+    for instance in instances:
+        if len(instance.executions):
+            kinds = instance.batches.text("kind").take(instance.executions)
+            role = next((kind for kind in ("prefill", "decode") if kinds.equals(kind).mean() >= MIN_ROLE_RATIO), "both")
+            groups.setdefault(role, []).append(instance)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _compare_instances(instances: Sequence[Instance]) -> Verdict | None:
+    units, measure = _instance_units(instances)
+    if len(units) < 2:
+        return None
+    first = max(int(unit.starts.min()) for unit in units)
+    last = min(int(unit.starts.max()) for unit in units)
+    shortest = min(int(unit.starts.max() - unit.starts.min()) for unit in units)
+    if last - first < MIN_COMMON_RATIO * shortest:
+        reason = Words(
+            "the instances were recorded at different times: load of the same time is needed",
+            "各实例的采集时间不同：需要同一时段的负载",
+        )
+        return None, Judged(code="V-07", verdict="not_judged", reason=reason)
+    return _compare(units, measure, "instances", Words("instances", "实例"), list(instances))
 
 
 def _loads(instance: Instance, rows: Ints) -> tuple[Floats, Words]:
@@ -203,16 +231,19 @@ def _loads(instance: Instance, rows: Ints) -> tuple[Floats, Words]:
 
 
 def _dp_units(instance: Instance) -> tuple[list[_Unit], Words]:
-    rows = instance.executions
-    table = instance.batches
+    """Executions by DP rank; where these do not tell it, forwards, whose load is their time."""
+    rows, table = instance.executions, instance.batches
     loads, measure = _loads(instance, rows)
+    if not (table.text("dp_rank").codes[rows] >= 0).any() and len(instance.forwards):
+        rows, measure = instance.forwards, Words("time of the forwards (ns)", "forward 耗时（ns）")
+        loads = table.ints("dur_ns")[rows].astype(np.float64)
     ranks = table.text("dp_rank").take(rows)
     units = []
     for name in sorted(set(ranks.compact().values)):
         own = ranks.equals(name)
         units.append(
             _Unit(
-                name=Words(f"DP rank {name}", f"DP {name}"), starts=table.ints("start_ns")[rows][own], loads=loads[own],
+                name=Words(f"DP rank {name}", f"DP {name}"), starts=table.ints("start_ns")[rows][own], loads=loads[own]
             )
         )
     return units, measure
@@ -280,8 +311,9 @@ def _compare(
             f"The {measure.en} of {who.en} differ by {format_ratio(total_spread)}, and by more than "
             f"{format_ratio(MAX_SPREAD_RATIO.value)} in {int(exceeding.sum())} of {windows} windows: most on "
             f"{units[fullest].name.en}, least on {units[emptiest].name.en}",
-            f"{who.zh}的{measure.zh}相差 {format_ratio(total_spread)}，{windows} 个时间窗中有 "
-            f"{int(exceeding.sum())} 个超过 {format_ratio(MAX_SPREAD_RATIO.value)}：{units[fullest].name.zh} 最多，{units[emptiest].name.zh} 最少",
+            f"{who.zh}的{measure.zh}相差 {format_ratio(total_spread)}，"
+            f"{windows} 个时间窗中有 {int(exceeding.sum())} 个超过 {format_ratio(MAX_SPREAD_RATIO.value)}："
+            f"{units[fullest].name.zh} 最多，{units[emptiest].name.zh} 最少",
         ),
         evidence=[
             Evidence(
@@ -297,7 +329,7 @@ def _compare(
 
 def batch_table(instances: Sequence[Instance]) -> ResultTable:
     """Executions by instance and kind."""
-    rows: list[tuple[str, str, int, float, float, float, float, float]] = []
+    rows: list[tuple[int, str, int, float, float, float, float, float]] = []
     for instance in instances:
         if not len(instance.executions):
             continue
@@ -310,12 +342,12 @@ def batch_table(instances: Sequence[Instance]) -> ResultTable:
                 continue
             ratios = shape.ratios[own]
             rows.append((
-                instance.name.en, kind or "unknown", int(own.sum()), float(np.median(shape.durations[own])),
+                instance.number, kind or "unknown", int(own.sum()), float(np.median(shape.durations[own])),
                 float(np.quantile(shape.durations[own], 0.99)), float(shape.sizes[own].mean()),
                 float(np.nanmedian(ratios)) if np.isfinite(ratios).any() else np.nan,
                 float(shape.durations[own].sum()) / whole,
             ))  # fmt: skip
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * 8
+    columns: list[tuple[object, ...]] = list(zip(*rows, strict=True)) if rows else [()] * 8
     return result_table(
         "serving-batches",
         Words("Batches of the service", "服务的 batch"),

@@ -159,9 +159,9 @@ def full_cache(instances: Sequence[Instance]) -> Verdict:
         return None, Judged(code="V-04", verdict="clean", reason=reason)
     evidence = [
         Evidence(
-            name=Words("time without blocks for a request", "空闲块不足以容纳请求的时间占比"), value=full_ratio, unit="ratio",
-            where=f"kv_cache and batches: at most {format_ratio(MAX_FREE_RATIO.value)} of the blocks free, or fewer than "
-            "the median allocation takes",
+            name=Words("time without blocks for a request", "空闲块不足以容纳请求的时间占比"), value=full_ratio,
+            unit="ratio", where=f"kv_cache and batches: at most {format_ratio(MAX_FREE_RATIO.value)} of the blocks "
+            "free, or fewer than the median allocation takes",
         ),
         Evidence(
             name=Words("waiting of the requests meanwhile", "期间请求的排队时间"), value=behind, unit="ns",
@@ -274,8 +274,8 @@ def slow_transfers(instances: Sequence[Instance]) -> Verdict:
         title=Words(
             f"{counted(int(rows.sum()), 'transfer')} of the KV cache take {format_ns(median)} (median) and grow with "
             f"the sequence: what the prefill does not hide is {format_ratio(share)} of the time to the first decode",
-            f"{int(rows.sum())} 次 KV 传输耗时 {format_ns(median)}（中位数）且随序列增长：未被 Prefill 掩盖的部分占首次 "
-            f"Decode 前耗时的 {format_ratio(share)}",
+            f"{int(rows.sum())} 次 KV 传输耗时 {format_ns(median)}（中位数）且随序列增长：未被 Prefill 掩盖的部分"
+            f"占首次 Decode 前耗时的 {format_ratio(share)}",
         ),
         evidence=[
             Evidence(
@@ -284,12 +284,12 @@ def slow_transfers(instances: Sequence[Instance]) -> Verdict:
                 f"{format_ns(max(0.0, float(fixed)))} of each transfer does not depend on the length",
             ),
             Evidence(
-                name=Words("KV bytes per token that RoCE carries in that time", "RoCE 在该时间内可传的每 token KV 字节数"),
+                name=Words("KV bytes per token that RoCE carries in that time", "RoCE 同时间可传的每 token 字节数"),
                 value=float(slope) * ROCE_BYTES_PER_S / 1e9, unit="bytes",
                 where="25 GB/s of one port of Atlas A2: a model with fewer KV bytes per token does not use the link",
             ),
             Evidence(
-                name=Words("KV bytes per token that HCCS carries in that time", "HCCS 在该时间内可传的每 token KV 字节数"),
+                name=Words("KV bytes per token that HCCS carries in that time", "HCCS 同时间可传的每 token 字节数"),
                 value=float(slope) * HCCS_BYTES_PER_S / 1e9, unit="bytes", where="196 GB/s of one card of Atlas A2",
             ),
             Evidence(

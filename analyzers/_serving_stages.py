@@ -178,11 +178,14 @@ def _first_token(instances: Sequence[Instance]) -> Finding | None:
         requests, held = instance.trace[REQUESTS], instance.composition
         if not len(requests) or not len(held.execution):
             continue
-        durations = instance.batches.ints("dur_ns")[instance.executions]
-        prefill = np.zeros(len(requests))
-        firsts = (held.iteration == 0) & (held.request >= 0)
-        np.add.at(prefill, held.request[firsts], durations[held.execution[firsts]].astype(np.float64))
+        rows_of, batches = instance.executions, instance.batches
+        durations, starts = batches.ints("dur_ns")[rows_of], batches.ints("start_ns")[rows_of]
         first = known_floats(requests.ints("first_token_ns"))
+        # Executions that hold the request and begin before its first token: a prefill may come in chunks.
+        until = np.append(known_floats(requests.ints("start_ns")) + first, np.nan)
+        early = (held.request >= 0) & (starts[held.execution] < until[held.request])
+        prefill = np.zeros(len(requests))
+        np.add.at(prefill, held.request[early], durations[held.execution[early]].astype(np.float64))
         queue = known_floats(requests.ints("queue_wait_ns"))
         total = known_floats(requests.ints("execution_ns"))
         rows = np.isfinite(first) & np.isfinite(queue) & np.isfinite(total) & (prefill > 0)
@@ -209,7 +212,7 @@ def _first_token(instances: Sequence[Instance]) -> Finding | None:
             Evidence(
                 name=Words("neither queue nor prefill, median", "既非排队也非 Prefill（中位数）"),
                 value=float(np.median(other)), unit="ns",
-                where=f"first_token_ns - queue_wait_ns - time of the executions at iteration 0: "
+                where=f"first_token_ns - queue_wait_ns - executions of the request before it: "
                 f"{counted(len(first), 'request')}",
             ),
         ],
@@ -224,16 +227,16 @@ def _first_token(instances: Sequence[Instance]) -> Finding | None:
 
 def stage_table(instances: Sequence[Instance]) -> ResultTable:
     """Stages by instance: number, time, and what no execution hides."""
-    rows: list[tuple[str, str, int, int, int]] = []
+    rows: list[tuple[int, str, int, int, int]] = []
     for instance in instances:
         executing = instance.executing
         words = {key: name for key, name, _ in _STAGES}
         for key, (union, count) in stages_of(instance).items():
             hidden = intervals.difference(union, executing)
-            rows.append((instance.name.en, words[key].en, count, intervals.total(union), intervals.total(hidden)))
+            rows.append((instance.number, words[key].en, count, intervals.total(union), intervals.total(hidden)))
         if len(executing.starts):
-            rows.append((instance.name.en, "execution", len(instance.executions), intervals.total(executing), 0))
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * 5
+            rows.append((instance.number, "execution", len(instance.executions), intervals.total(executing), 0))
+    columns: list[tuple[object, ...]] = list(zip(*rows, strict=True)) if rows else [()] * 5
     return result_table(
         "serving-stages",
         Words("Stages of the service", "服务的各阶段"),

@@ -1,4 +1,4 @@
-"""Decode steps of a language model and offline models: dispatch, memory roof, sampler, loading (V-01, V-02, V-05, V-08).
+"""Decode steps of a language model and offline models: dispatch, memory, sampling, loading (V-01, V-02, V-05, V-08).
 
 Only a trace of a device is looked at; what a service's own tables tell is in `serving`.
 """
@@ -496,7 +496,7 @@ def _table(trace: Trace, steps: Decode, idle: Idle | None, reads: Reads, sampler
 
     def time_of(rows: Bools) -> list[float]:
         union = intervals.merged(kernels.ints("start_ns")[rows], kernels.ends_ns()[rows])
-        return intervals.covered(union, starts, ends).astype(np.float64).tolist()
+        return [float(value) for value in intervals.covered(union, starts, ends)]
 
     attention = kernel_classes(kernels).equals(KernelClass.ATTENTION.value) & (of >= 0)
     nothing = np.zeros(len(kernels), bool)

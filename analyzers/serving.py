@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ascend_perf.analyzers._serving import Instance, instances_of, joined, known_floats, tpot_ns
+from ascend_perf.analyzers._serving import SPECS, Instance, instances_of, joined, known_floats, tpot_ns
 from ascend_perf.analyzers._serving_batches import batch_table, uneven_lengths, uneven_units
 from ascend_perf.analyzers._serving_capacity import full_cache, pool_of, slow_transfers
 from ascend_perf.analyzers._serving_stages import cpu_stages, stage_table
@@ -15,13 +15,14 @@ from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Metric, Result, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL, Floats, Table
-from ascend_perf.plugins import NoData, job_analyzer
+from ascend_perf.model.tables import BATCH_REQUESTS
+from ascend_perf.plugins import NoData, columns_of, job_analyzer
 
 NAME: Final = "serving"
 QUANTILES: Final = (0.5, 0.9, 0.99)
 
 
-@job_analyzer(name=NAME, needs=(), order=86, section="host")
+@job_analyzer(name=NAME, needs=(), order=86, section="host", reads=columns_of(*SPECS, BATCH_REQUESTS))
 def serving(run: Run) -> Result:
     """Latency and throughput of a service, and what holds its requests up.
 
@@ -102,7 +103,7 @@ def _latency_table(requests: Table) -> ResultTable:
         "serving-latency",
         Words("Latency of the requests", "请求时延"),
         (
-            Col("name", "Figure", "指标", [words.en for words, _ in rows]),
+            Col("quantity", "Figure", "指标", [words.en for words, _ in rows]),
             Col("count", "Requests", "请求数", [len(values) for _, values in rows], "count"),
             Col("mean_ns", "Mean", "平均", [float(values.mean()) for _, values in rows], "ns"),
             *(
@@ -131,13 +132,15 @@ def _instance_table(instances: Sequence[Instance]) -> ResultTable:
         "serving-instances",
         Words("Instances of the service", "服务实例"),
         (
-            Col("instance", "Instance", "实例", [instance.name.en for instance in instances]),
+            Col("instance", "Instance", "实例", [instance.number for instance in instances]),
             Col("label", "Files", "文件", [instance.trace.meta.label for instance in instances]),
             Col("count", "Requests", "请求数", [len(joined([instance])) for instance in instances], "count"),
             Col("tokens", "Output tokens", "输出 token 数", [int(t[t != NULL].sum()) for t in tokens], "count"),
             Col("executions", "Executions", "执行次数", [len(instance.executions) for instance in instances], "count"),
             Col("ttft_ns", "TTFT, median", "TTFT（中位数）", [median(i, "first_token_ns") for i in instances], "ns"),
             Col("queue_ns", "Queue, median", "排队（中位数）", [median(i, "queue_wait_ns") for i in instances], "ns"),
-            Col("free_ratio", "KV blocks free, least", "KV 空闲块（最少）", [least_free(i) for i in instances], "ratio"),
+            Col(
+                "free_ratio", "KV blocks free, least", "KV 空闲块（最少）", [least_free(i) for i in instances], "ratio"
+            ),
         ),
     )  # fmt: skip

@@ -32,6 +32,8 @@ PRODUCER: Final = "msServiceProfiler"
 SPAN_FOLDER: Final = "span_info"
 MAX_SPAN_FILES: Final = 200
 """Files of spans that are read at most. Status: assumed."""
+MAX_DP: Final = 256
+"""DP ranks whose columns are looked for. Status: assumed."""
 MAX_BYTES: Final = 2 << 30
 """A file beyond this is refused. Status: assumed."""
 
@@ -96,7 +98,7 @@ def find(folder: Folder) -> list[Unit]:
     extra = [entry.path for entry in folder.files if _kind_of_entry(entry) == "unused"]
     spans = folder.path / SPAN_FOLDER
     found: list[Path] = []
-    if len(folder.files) > 1 and spans in folder.folders:
+    if spans in folder.folders:
         found = [
             path for path in sorted(spans.glob("*.csv"))[:MAX_SPAN_FILES]
             if path.is_file() and path.stat().st_size and kind_of(_start(path)) in ("span", "forward")
@@ -283,7 +285,6 @@ def _batches(reading: _Reading, paths: list[Path]) -> None:
         start, duration, dropped = _span_of(columns)
         phase = columns.text("name").relabel(_phase_of)
         dropped["row that is neither scheduling nor execution of a batch"] = phase.equals("other") | (phase.codes < 0)
-        before = len(reading.tables[t.BATCHES.name]) if t.BATCHES.name in reading.tables else 0
         table = Table(t.BATCHES, {
             "start_ns": start, "dur_ns": duration, "phase": phase, **_shape_of(columns),
             "prefill_size": columns.ints("prefill_batch_size"), "decode_size": columns.ints("decode_batch_size"),
@@ -292,8 +293,32 @@ def _batches(reading: _Reading, paths: list[Path]) -> None:
             "total_blocks": columns.ints("total_blocks"), "free_blocks": columns.ints("free_blocks"),
         })  # fmt: skip
         keep = _kept(reading, path, columns, dropped)
-        _add(reading, table.select(keep))
+        parts = _dp_forwards(columns, start, phase.equals("execute") & keep)
+        before = len(reading.tables[t.BATCHES.name]) if t.BATCHES.name in reading.tables else 0
+        _add(reading, Table.concat(t.BATCHES, [table.select(keep), *parts]))
         _add(reading, _items(columns.text("res_list").take(keep), before))
+
+
+def _dp_forwards(columns: Columns, start: Ints, executes: Bools) -> list[Table]:
+    """The longest forward of each DP rank, where a row holds them in columns of its own (CANN 8.2: `dp0-forward(ms)`).
+
+    An execution starts its forwards at once; their own starts are not recorded.
+    """
+    parts = []
+    for number in range(MAX_DP):
+        name = f"dp{number}-forward"
+        if not columns.has(name):
+            continue
+        duration = columns.durations(name)
+        rows = executes & (duration != NULL)
+        count = int(rows.sum())
+        parts.append(
+            Table(t.BATCHES, {
+                "start_ns": start[rows], "dur_ns": duration[rows], "phase": Text.full(count, "forward"),
+                "size": columns.ints(f"dp{number}-size")[rows], "dp_rank": Text.full(count, str(number)),
+            })
+        )  # fmt: skip
+    return parts
 
 
 def _shape_of(columns: Columns) -> dict[str, Ints | Text]:
@@ -404,7 +429,7 @@ def _exchanges(reading: _Reading, paths: list[Path]) -> None:
         row_of = np.array([*(rows.get(rid, -1) for rid in transfers.text("request").values), -1], np.int64)
         at = row_of[transfers.text("request").codes]
         joined = {
-            name: np.where(at >= 0, values[np.clip(at, 0, None)], transfers.ints(name)).astype(np.int64)
+            name: np.where(at >= 0, np.append(values, NULL)[at], transfers.ints(name)).astype(np.int64)
             for name, values in (("arrival_ns", arrival), ("prefill_end_ns", prefill))
         }
         reading.tables[t.KV_TRANSFERS.name] = transfers.with_columns(joined)

@@ -79,6 +79,11 @@ def mean_step(recordings: dict[int, Recording]) -> float:
 
 def build(kind: Kind, strength: Strength, seed: int) -> tuple[Job, dict[int, Recording], Truth]:
     """A job with a fault, what happened in it, and the truth."""
+    if kind.served is not None:
+        job, share = kind.served(seed, strength)
+        # Shares of services are of what their row names: the whole is 1 s here.
+        planted = share * 1e9 if kind.has_gain else None
+        return job, {}, _truth(kind, strength, seed, planted, 1e9)
     clean = kind.make(seed)
     if kind.name == MICRO_KIND.name:
         clean = model.pipeline(seed, micro=FEW_MICRO[strength])

@@ -15,6 +15,7 @@ from tests.faults import plants_host as host
 from tests.faults import plants_kernels as kernels
 from tests.faults import plants_precision as precision
 from tests.faults import plants_ranks as ranks
+from tests.faults import plants_serving as serving
 from tests.faults.machine import Job, Op
 from tests.faults.model import vector
 from tests.faults.planting import Kind, Strength, added, rows, vector_of
@@ -447,6 +448,93 @@ KINDS: Final[tuple[Kind, ...]] = (
         has_gain=False,
     ),
     Kind(name="memory-workspace", make=model.card, plant=host.workspace, codes=rows("K-06"), has_gain=False),
+    # Inference and serving.
+    Kind(
+        name="decode-dispatch",
+        make=serving.decoding,
+        plant=serving.slow_launches,
+        codes=rows("V-01"),
+        also=rows("D-01 H-01"),
+    ),
+    Kind(
+        name="decode-weights",
+        make=serving.small_batch,
+        plant=serving.fewer_rows,
+        twin=serving.quantised,
+        codes=rows("V-02"),
+        also=rows("C-02 M-01"),
+        note="the same at every strength: 16 tokens per step; the twin has weights of half the bytes",
+    ),
+    Kind(
+        name="decode-sampler",
+        make=serving.decoding,
+        plant=serving.full_sort_sampler,
+        codes=rows("V-05"),
+        also=rows("C-06 C-13"),
+    ),
+    Kind(
+        name="model-reloaded",
+        make=serving.offline,
+        plant=serving.loading_per_request,
+        codes=rows("V-08"),
+        also=rows("K-04"),
+    ),
+    Kind(
+        name="service-long-prompts",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-03"),
+        served=serving.served(serving.long_prompts, serving.held_up),
+    ),
+    Kind(
+        name="service-cache-full",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-04"),
+        served=serving.served(serving.few_blocks, serving.LATENCY),
+    ),
+    Kind(
+        name="service-tokenizer",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-05"),
+        served=serving.served(serving.serial_tokenizer, serving.spent_in("tokenize"), is_told_by_old=False),
+    ),
+    Kind(
+        name="service-scheduler",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-05"),
+        served=serving.served(serving.slow_scheduler, serving.spent_in("schedule")),
+    ),
+    Kind(
+        name="service-preprocessing",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-05"),
+        served=serving.served(serving.slow_preprocessing, serving.LATENCY),
+    ),
+    Kind(
+        name="service-transfers",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-06"),
+        served=serving.served(serving.slow_link, serving.transfer_share),
+    ),
+    Kind(
+        name="service-dp-uneven",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-07"),
+        served=serving.served(serving.uneven_ranks, serving.load_share, is_told_by_old=False),
+    ),
+    Kind(
+        name="service-instances-uneven",
+        make=model.card,
+        plant=ranks.nothing,
+        codes=rows("V-07"),
+        served=serving.served(serving.uneven_instances, serving.load_share),
+    ),
 )
 
 FEW_MICRO: Final[dict[Strength, int]] = {"weak": 10, "medium": 6, "strong": 2}
@@ -463,6 +551,12 @@ CONTROLS: Final[dict[str, Callable[[int], Job]]] = {
     "mixture-4": model.mixture,
     "images": model.images,
     "decode": model.decode,
+    "decode-paged": serving.decoding,
+    "offline-model": serving.offline,
+    "service": serving.healthy_services(1),
+    "service-split": serving.healthy_services(1, transfer_ns=1_500, overlap=0.9),
+    "service-instances": serving.healthy_services(3),
+    "service-dp": serving.healthy_ranks,
     "training-logs": lambda seed: precision.healthy_log(model.card(seed)),
     "equal-runs": lambda seed: precision.equal_runs(model.card(seed)),
     "rank-logs": lambda seed: precision.healthy_ranks(model.data_parallel(seed)),

@@ -24,6 +24,8 @@ KNOWN_WEAK: Final[dict[str, str]] = {
     "collectives-issued-late": "not all ranks pass 3 % of the step",
     "clock-constant": "row P-01 begins 5 % below the rated clock",
     "experts-uneven": "row E-01 begins at 1.2 times the mean of the group",
+    "service-cache-full": "in services of other sizes: row V-04 begins at 5 % of the requests' time",
+    "service-dp-uneven": "in services of other sizes: row V-07 begins at a spread of 20 %",
     "micro-batches-few": "10 micro-batches on 2 stages wait 9 %, which is their ideal bubble; row L-01 begins at 10 %",
 }
 """Kinds that are missed at weak strength: below the threshold of their row."""

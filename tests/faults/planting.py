@@ -14,6 +14,8 @@ STRENGTHS: Final[dict[Strength, float]] = {"weak": 0.04, "medium": 0.12, "strong
 """Planted time as a share of the step with the fault."""
 
 Plant = Callable[[Job, int, Strength], None]
+Served = Callable[[int, Strength], tuple[Job, float]]
+"""A job of services with a fault by seed and strength, and its cost as a share of what its row divides by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class Kind:
     """The rows each explain a part of the time: their gains add up."""
     twin: Plant | None = None
     """What the healthy twin gets; nothing when None."""
+    served: Served | None = None
+    """A fault of services, which do not run on the simulator of jobs: stands for `make` and `plant`."""
 
 
 def rows(text: str) -> frozenset[str]:
