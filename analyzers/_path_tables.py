@@ -45,6 +45,7 @@ def composition(elements: Elements, shown: Path, paths: Sequence[Path], note: Wo
     every = sum((per_key(path) for path in paths), np.zeros(len(keys), np.int64))
     length, whole = shown.end_ns - shown.start_ns, sum(path.end_ns - path.start_ns for path in paths)
     rows = [at for at in range(len(keys)) if every[at] or mine[at]]
+    rows.sort(key=lambda at: -int(mine[at]))
     return result_table(
         "critical-path",
         Words("Critical path of the step", "单步的关键路径"),
