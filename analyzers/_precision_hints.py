@@ -15,7 +15,7 @@ from ascend_perf.model.trace import Trace
 
 _STATUS: Final = re.compile(r"NPU(?:Get|Clear|Alloc)FloatStatus|IsFinite", re.IGNORECASE)
 _FAST_GELU: Final = re.compile(r"FastGelu", re.IGNORECASE)
-_CONVOLUTION: Final = re.compile(r"Conv\d?d?", re.IGNORECASE)
+_CONVOLUTION: Final = re.compile(r"Conv(?:olution|[123]D|Transpose)", re.IGNORECASE)
 NOT_RECORDED: Final = "not recorded"
 
 
@@ -70,7 +70,5 @@ def reduced_precision(run: Run) -> Iterator[Evidence]:
 
 
 def _kernels(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    table = trace[KERNELS]
-    return table.text("op_type").flags(lambda t: bool(pattern.search(t[:200]))) | table.text("name").flags(
-        lambda n: bool(pattern.search(n[:200]))
-    )
+    """Kernels by name: names of Ascend hold the type of the operator."""
+    return trace[KERNELS].text("name").flags(lambda name: bool(pattern.search(name[:200])))

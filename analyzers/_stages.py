@@ -21,6 +21,7 @@ from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
 from ascend_perf.model.tables import (
+    BESIDE,
     COMM_LINKS,
     COMM_OPS,
     COMM_PACKETS,
@@ -126,7 +127,7 @@ def _job_of(run: Run) -> Job:
     for trace in run.traces:
         rank = trace.meta.rank
         if rank is None:
-            unknown += 1
+            unknown += not BESIDE.issuperset(trace.tables)
         elif rank in chosen:
             doubles += 1
         else:

@@ -29,7 +29,7 @@ from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
 from ascend_perf.model.tables import LOG_EVENTS
 from ascend_perf.model.trace import Trace
-from ascend_perf.plugins import NoData, job_analyzer
+from ascend_perf.plugins import NoData, columns_of, job_analyzer
 from ascend_perf.units import counted
 
 NAME: Final = "collective-timeouts"
@@ -87,7 +87,7 @@ class Blame:
     index: int = 0
 
 
-@job_analyzer(name=NAME, needs=(), order=241, section="communication")
+@job_analyzer(name=NAME, needs=(), order=241, section="communication", reads=columns_of(LOG_EVENTS))
 def collective_timeouts(run: Run) -> Result:
     """Name the rank that the others waited for when collectives ran into their time limit.
 

@@ -30,7 +30,7 @@ MAX_LIBRARY_RATIO: Final = threshold("K-06", "max_library_ratio")
 TIMELINE_POINTS: Final = 2000
 """Points per component in the report. Status: assumed (more than a page has pixels)."""
 
-_FRAMEWORK: Final = ("PTA", "TorchNPU", "CUDA", "HIP", "NPU")
+FRAMEWORK: Final = ("PTA", "TorchNPU", "CUDA", "HIP", "NPU")
 """Names of the framework's allocator, the first that is there counts."""
 _PROCESS: Final = "APP"
 _LIBRARY: Final = "HCCL"
@@ -97,7 +97,7 @@ def components(trace: Trace) -> tuple[Component, ...]:
 def framework(parts: Sequence[Component]) -> Component | None:
     """The component of the framework's device allocator, None when the trace has none."""
     by_name = {part.name: part for part in parts}
-    return next((by_name[name] for name in _FRAMEWORK if name in by_name), None)
+    return next((by_name[name] for name in FRAMEWORK if name in by_name), None)
 
 
 def capacity_of(trace: Trace) -> int | None:

@@ -43,7 +43,7 @@ LEAST_SWINGS: Final = 3
 """Swings from which a loss oscillates. Status: assumed."""
 _ROWS: Final = ("Q-01", "Q-02", "Q-03", "Q-05")
 
-READS: Final = columns_of(TRAINING_SERIES) | {KERNELS.name: frozenset({"name", "op_type", "hf32_eligible"})}
+READS: Final = columns_of(TRAINING_SERIES) | {KERNELS.name: frozenset({"name", "hf32_eligible"})}
 
 
 @job_analyzer(name=NAME, needs=(), order=240, section="more", reads=READS)
@@ -239,7 +239,7 @@ def _oscillation(run: Run, every: Sequence[Series]) -> Finding | None:
     rates = series.rate[np.isfinite(series.rate)]
     return finding(
         "Q-02", analyzer=NAME, trace_rank=None, ranks=_ranks(item[0] for item in swinging), share_ratio=None,
-        vendor=vendor_of(run), subject="oscillation",
+        vendor=vendor_of(run), subject="oscillation", severity=Severity.MEDIUM,
         title=Words(
             f"The loss oscillates: its smoothed curve rises by {format_ratio(rise)} and falls again {count} times",
             f"loss 震荡：平滑后的曲线上升 {format_ratio(rise)} 后回落，共 {count} 次",

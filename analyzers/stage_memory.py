@@ -10,17 +10,17 @@ import numpy as np
 
 from ascend_perf.analyzers._communication import ranks_words
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._stages import job_of
+from ascend_perf.analyzers._stages import JOB_READS, job_of
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
-from ascend_perf.analyzers.memory import capacity_of, components, framework
+from ascend_perf.analyzers.memory import FRAMEWORK, capacity_of
 from ascend_perf.analyzers.memory_headroom import NO_CAPACITY
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, ResultTable, Severity, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
 from ascend_perf.model.tables import LOG_EVENTS, MEMORY
 from ascend_perf.model.trace import Trace
-from ascend_perf.plugins import NoData, job_analyzer
+from ascend_perf.plugins import NoData, Reads, columns_of, job_analyzer
 from ascend_perf.units import format_ratio
 
 NAME: Final = "stage-memory"
@@ -54,7 +54,12 @@ class Peak:
     at_ns: int
 
 
-@job_analyzer(name=NAME, needs=(), order=88, section="memory")
+READS: Final[Reads] = JOB_READS | columns_of(LOG_EVENTS) | {
+    MEMORY.name: frozenset({"time_ns", "component", "reserved_bytes"})
+}
+
+
+@job_analyzer(name=NAME, needs=(), order=88, section="memory", reads=READS)
 def stage_memory(run: Run) -> Result:
     """Report a pipeline stage that is full, or out of memory, while another has room.
 
@@ -105,12 +110,16 @@ def _out_of_memory(run: Run) -> set[int]:
 
 
 def _peak(trace: Trace, stages: Mapping[int, int]) -> Peak | None:
-    own = framework(components(trace)) if trace.has(MEMORY) else None
-    peak = None if own is None else own.peak(own.reserved)
-    rank = trace.meta.rank
-    if peak is None or rank is None or rank not in stages:
+    table, rank = trace[MEMORY], trace.meta.rank
+    component, reserved = table.text("component"), table.ints("reserved_bytes")
+    name = next((name for name in FRAMEWORK if name in component.values), None)
+    if name is None or rank is None or rank not in stages:
         return None
-    return Peak(rank=rank, stage=stages[rank], reserved=peak[0], at_ns=peak[1])
+    rows = np.flatnonzero(component.equals(name) & (reserved != NULL))
+    if not len(rows):
+        return None
+    at = int(rows[np.argmax(reserved[rows])])
+    return Peak(rank=rank, stage=stages[rank], reserved=int(reserved[at]), at_ns=int(table.ints("time_ns")[at]))
 
 
 def _by_stage(peaks: list[Peak]) -> dict[int, Peak]:

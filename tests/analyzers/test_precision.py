@@ -180,8 +180,8 @@ def test_a_drop_against_the_reference() -> None:
     kernels = build_table(
         "kernels",
         [
-            {"start_ns": 0, "dur_ns": 5, "name": "a", "op_type": "Conv2D", "hf32_eligible": "YES"},
-            {"start_ns": 5, "dur_ns": 5, "name": "b", "op_type": "FastGelu", "hf32_eligible": "NO"},
+            {"start_ns": 0, "dur_ns": 5, "name": "aclnnConvolution_Conv2D_Conv2D", "hf32_eligible": "YES"},
+            {"start_ns": 5, "dur_ns": 5, "name": "FastGelu", "hf32_eligible": "NO"},
         ],
     )
     profile = Trace({"kernels": kernels}, Meta(rank=0))
