@@ -23,6 +23,7 @@ KNOWN_WEAK: Final[dict[str, str]] = {
     "loop-optimizer": "in jobs with short steps: row C-14 begins at 5 % of the step",
     "collectives-issued-late": "not all ranks pass 3 % of the step",
     "clock-constant": "row P-01 begins 5 % below the rated clock",
+    "loss-oscillates": "row Q-02 begins at swings of 10 %; smoothed, a swing of 12 % is less",
     "experts-uneven": "row E-01 begins at 1.2 times the mean of the group",
     "service-cache-full": "in services of other sizes: row V-04 begins at 5 % of the requests' time",
     "service-dp-uneven": "in services of other sizes: row V-07 begins at a spread of 20 %",
