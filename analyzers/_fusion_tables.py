@@ -138,7 +138,7 @@ def _row(time: KernelTime, item: Candidate, idle: IntervalSet, found: Mapping[st
     other = item.fusion.elsewhere
     state: str = "finding" if item.fusion.id in found else item.state
     if item.state in ("version", "limits"):
-        state = f"needs CANN {item.needs}" if item.state == "version" else f"outside its limits: {item.needs}"
+        state = f"needs {item.needs}" if item.state == "version" else f"outside its limits: {item.needs}"
     return [
         item.fusion.id, item.fusion.row, api.name if api else other.code if other else None, state,
         matches.occurrences / time.steps, len(matches.rows) / max(1, matches.occurrences), spent,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ascend_perf.ops.fusions import Api, Axis, Fusion, fusions, is_older
 
 State = Literal["applicable", "inference only", "version", "limits"]
 """`inference only`: no API has the gradient that training needs; `version`: the installed CANN is too old; `limits`:
-shapes or dtypes contradict every API."""
+shapes, dtypes or the product contradict every API."""
 
 PATTERN_MIN_COUNT: Final = threshold("C-13", "min_count")
 MAX_WORD: Final = 400
@@ -34,6 +35,7 @@ CHAINED: Final = frozenset({"repeated-transpose"})
 
 _NO_SIZE: Final = ("cast", "cut")
 """Symbols of kernels whose tensors may be larger or smaller than those of the sequence."""
+_PRODUCT: Final = re.compile(r"910_93|310P|910B(?=\d)")
 _BACKWARD_TYPE: Final = ("grad", "backward", "_bwd", "wgrad", "dgrad", "applyadam", "multi_tensor_apply")
 
 
@@ -47,7 +49,7 @@ class Candidate:
     apis: tuple[Api, ...]
     """What can be recommended, the best first; on a GPU or CPU empty (`fusion.elsewhere` holds there)."""
     needs: str = ""
-    """Version of CANN that the state `version` lacks, or limit that the state `limits` breaks."""
+    """Version that the state `version` lacks, or limit that the state `limits` breaks."""
     is_version_unknown: bool = False
     """The APIs need a version, and the trace does not tell which one is installed."""
     kept_ns: Floats
@@ -91,6 +93,15 @@ def fusions_of(time: KernelTime) -> Fusions:
         name, thread, sequence_number, input_shapes, input_dtypes; host_events: kind optimizer; meta: versions.
     """
     return _fusions_of(time.trace)
+
+
+def product_of(device: str | None) -> str | None:
+    """A2, A3 or 310P by the name of a device; None where it does not settle the product.
+
+    "Ascend910B" without a digit is a family name in profiles (see `device.specs`).
+    """
+    found = _PRODUCT.search(device or "")
+    return None if found is None else {"910_93": "A3", "310P": "310P"}.get(found[0], "A2")
 
 
 def is_training(trace: Trace) -> bool:
@@ -137,40 +148,59 @@ def _fusions_of(trace: Trace) -> Fusions:
 
 
 def _judged(time: KernelTime, item: Fusion, matches: Matches, on_npu: bool, training: bool) -> list[Candidate]:
-    """The matches of one fusion, parted into those that can be replaced and, where there are none, why not."""
+    """The matches of one fusion that can be replaced, or all of them with why they cannot."""
     if not matches.occurrences:
         return []
     kept = floors(time, item, matches)
     if not on_npu:
         return [Candidate(fusion=item, state="applicable", matches=matches, apis=(), kept_ns=kept)]
-    apis = item.choose(is_training=training)
-    if not apis:
-        return [Candidate(fusion=item, state="inference only", matches=matches, apis=item.apis, kept_ns=kept)]
-    version = time.trace.meta.versions.get("cann")
-    old = [is_older(version, api.cann) for api in apis]
-    fresh = tuple(api for api, is_old in zip(apis, old, strict=True) if not is_old)
-    if not fresh:
+    offer = _offered(time.trace, item, training=training)
+    if offer.state != "applicable":
         return [
-            Candidate(fusion=item, state="version", matches=matches, apis=apis, kept_ns=kept, needs=apis[0].cann)
+            Candidate(fusion=item, state=offer.state, matches=matches, apis=offer.apis, kept_ns=kept, needs=offer.needs)
         ]  # fmt: skip
-    admitted = [_admitted(time, api, matches) for api in fresh]
+    admitted = [_admitted(time, api, matches) for api in offer.apis]
     good = np.logical_or.reduce(admitted)
-    usable = tuple(api for api, rows in zip(fresh, admitted, strict=True) if rows.any())
-    unknown = any(is_old is None for is_old in old)
-    parts = []
-    if (good & matches.forward).any():
-        parts.append(
-            Candidate(
-                fusion=item, state="applicable", matches=matches.keep(good), apis=usable, kept_ns=kept[good],
-                is_version_unknown=unknown,
-            )
-        )  # fmt: skip
-    else:
-        limit = next((str(limit) for limit in fresh[0].limits), "") or " / ".join(fresh[0].dtypes)
-        parts.append(
-            Candidate(fusion=item, state="limits", matches=matches, apis=fresh, kept_ns=kept, needs=limit)
-        )  # fmt: skip
-    return parts
+    if not (good & matches.forward).any():
+        first = offer.apis[0]
+        needs = next((str(limit) for limit in first.limits), "") or " / ".join(first.dtypes)
+        return [
+            Candidate(fusion=item, state="limits", matches=matches, apis=offer.apis, kept_ns=kept, needs=needs)
+        ]  # fmt: skip
+    usable = tuple(api for api, rows in zip(offer.apis, admitted, strict=True) if (rows & matches.forward).any())
+    version = time.trace.meta.versions.get("cann")
+    return [
+        Candidate(
+            fusion=item, state="applicable", matches=matches.keep(good), apis=usable, kept_ns=kept[good],
+            is_version_unknown=any(is_older(version, api.cann) is None for api in usable),
+        )
+    ]  # fmt: skip
+
+
+class _Offer(NamedTuple):
+    state: State
+    apis: tuple[Api, ...]
+    needs: str = ""
+
+
+def _offered(trace: Trace, item: Fusion, *, training: bool) -> _Offer:
+    """The APIs that have the gradient, the product and the versions that they need; else why there are none."""
+    fitting = item.choose(is_training=training)
+    if not fitting:
+        return _Offer("inference only", item.apis)
+    product = product_of(trace.meta.device.name)
+    made = tuple(api for api in fitting if product is None or not api.products or product in api.products)
+    if not made:
+        return _Offer("limits", fitting, f"products {', '.join(fitting[0].products)}")
+    versions = trace.meta.versions
+    # The package of torch_npu bears the version of torch.
+    torch = versions.get("torch_npu", versions.get("torch"))
+    fresh = tuple(api for api in made if not (is_older(versions.get("cann"), api.cann) or is_older(torch, api.torch)))
+    if not fresh:
+        first = made[0]
+        older = is_older(versions.get("cann"), first.cann)
+        return _Offer("version", made, f"CANN {first.cann}" if older else f"torch {first.torch}")
+    return _Offer("applicable", fresh)
 
 
 def _admitted(time: KernelTime, api: Api, matches: Matches) -> Bools:

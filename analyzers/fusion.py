@@ -199,7 +199,7 @@ def _verdict(code: str, found: Fusions, findings: tuple[Finding, ...]) -> Judged
 def _why(item: Candidate) -> tuple[str, str]:
     return {
         "inference only": ("no gradient: inference only", "无反向，仅用于推理"),
-        "version": (f"needs CANN {item.needs}", f"需要 CANN {item.needs}"),
+        "version": (f"needs {item.needs}", f"需要 {item.needs}"),
         "limits": (f"outside its limits: {item.needs}", f"超出其限制：{item.needs}"),
         "applicable": ("", ""),
     }[item.state]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers import _steps
+from ascend_perf.analyzers._fused_optimizers import class_of, remedies_for_class
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Judged, Metric, Result, Words
@@ -102,6 +104,8 @@ def optimizer(trace: Trace) -> Result:
         formula="union of what was launched inside Optimizer.step / sum of step spans",
         bands=tuple(zip(phase.starts.tolist(), phase.ends.tolist(), strict=True))[:20],
     )
+    optimizer = class_of(events.text("name")[first] or "")
+    found = replace(found, remedies=remedies_for_class(found.remedies, optimizer), subject=optimizer or "")
     return Result(findings=(found,), metrics=(metric,), judged=(Judged(code="C-14", verdict="found"),))
 
 

@@ -172,6 +172,35 @@ def test_an_older_cann_is_told_what_it_lacks(make_trace: Make) -> None:
     assert [e.value for e in found.evidence if e.name.en == "installed CANN (needed: 8.0.RC1)"] == [None]
 
 
+def test_another_product_or_an_older_torch_leaves_out_what_needs_them(make_trace: Make) -> None:
+    attention = _rows(ATTENTION)
+    for name, expected in (
+        ("Ascend310P3", ["npu_prompt_flash_attention"]),
+        ("Ascend910B4", ["npu_fused_infer_attention_score"]),
+        ("Ascend910_9391", ["npu_fused_infer_attention_score"]),
+        ("Ascend910B", ["npu_fused_infer_attention_score", "npu_prompt_flash_attention"]),
+    ):
+        meta = Meta(rank=3, device=Device(kind="npu", name=name))
+        found = _finding(fusion.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=attention)))
+        assert [remedy.code.split("torch_npu.")[1].split("(")[0] for remedy in found.remedies[:-1]] == expected
+
+    gate = _rows([("Gelu", 50_000), ("Mul", 50_000)], times=4)
+    for torch, expected in (("2.1.0", ["npu_geglu"]), ("2.7.1", ["npu_geglu", "npu_gelu_mul"])):
+        meta = Meta(rank=3, device=DEVICE, versions={"cann": "8.3.RC1", "torch_npu": torch})
+        found = _finding(fusion.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=gate)))
+        assert [remedy.code.split("torch_npu.")[1].split("(")[0] for remedy in found.remedies[:-1]] == expected
+
+
+def test_a_product_without_any_of_the_operators_is_told_which_have_them(make_trace: Make) -> None:
+    meta = Meta(rank=3, device=Device(kind="npu", name="Ascend310P3"))
+    kernels = [*_rows(ATTENTION), GRADIENT]
+
+    outcome = fusion.run_on_trace(make_trace(meta=meta, steps=STEP, kernels=kernels))
+
+    assert outcome.findings == ()
+    assert _table(outcome).column("state") == ("outside its limits: products A2, A3",)
+
+
 def test_shapes_that_contradict_a_limit_are_no_finding(make_trace: Make) -> None:
     layer = [("Mul", 20_000), ("Slice", 20_000), ("Neg", 20_000), ("ConcatD", 20_000), ("Mul", 20_000), ("Add", 20_000)]
     wide = _rows(layer, input_shapes="1,128,8,1024", input_dtypes="FLOAT16")

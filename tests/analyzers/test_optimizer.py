@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from ascend_perf.analyzers._fused_optimizers import class_of, remedies_for_class
+from ascend_perf.analyzers._rules import Vendor, remedies_for
 from ascend_perf.analyzers.optimizer import optimizer
 from ascend_perf.model.trace import Device, Meta, Trace
 
@@ -73,3 +77,24 @@ def test_what_the_backward_had_queued_is_not_the_optimizers(make_trace: Callable
     (finding,) = optimizer.run_on_trace(trace).findings
 
     assert finding.share_ratio == 0.15  # without the 700 ns of the product
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code"),
+    [
+        ("SGD", "npu", "torch_npu.optim.NpuFusedSGD(model.parameters(), lr=lr)"),
+        ("Lamb", "npu", "torch_npu.optim.NpuFusedLamb(model.parameters(), lr=lr)"),
+        ("Rprop", "npu", ""),
+        ("Adagrad", "gpu", "torch.optim.Adagrad(model.parameters(), lr=lr, fused=True)"),
+        ("NAdam", "gpu", "torch.optim.NAdam(model.parameters(), lr=lr, foreach=True)"),
+        ("MyOwn", "gpu", "torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"),
+    ],
+)
+def test_the_counterpart_of_the_optimizer_in_use_is_named(name: str, kind: Vendor, code: str) -> None:
+    assert class_of(f"Optimizer.step#{name}.step") == name
+
+    made = remedies_for_class(remedies_for("C-14", kind), name)
+
+    assert made[0].code == code
+    assert ("has no fused Rprop" in made[0].text.en) == (name == "Rprop")
+    assert remedies_for_class(remedies_for("C-14", kind), None) == remedies_for("C-14", kind)
