@@ -26,6 +26,7 @@ from ascend_perf.ops.flops import parse_shapes
 
 MAX_BUSY_RATIO: Final = threshold("V-01", "max_busy_ratio")
 MAX_DECODE_ROWS: Final = threshold("V-01", "max_product_rows")
+MIN_PAUSE: Final = threshold("H-01", "min_idle_between_steps_ns")
 MIN_PER_EXECUTION: Final = threshold("V-08", "min_per_execution")
 MIN_LOAD_RATIO: Final = threshold("V-08", "min_share_ratio")
 MIN_EXECUTIONS: Final = threshold("V-08", "min_executions")
@@ -130,6 +131,8 @@ def decode_of(trace: Trace) -> Decode | None:
         ids: tuple[int | None, ...] = (None,) * len(starts)
         by = "range"
     else:
+        if len(windows) == 1 and int(windows.ids[0]) == NULL:
+            windows = _pieces(kernels, windows)
         starts, ends = windows.starts, windows.ends
         ids = tuple(windows.step_id(i) for i in range(len(windows)))
         kinds, by = _kinds_of_steps(trace, windows, marked)
@@ -148,10 +151,37 @@ def decode_of(trace: Trace) -> Decode | None:
     )  # fmt: skip
 
 
+def _pieces(kernels: Table, whole: StepWindows) -> StepWindows:
+    """A capture without steps, cut where no kernel runs for a while: there the service waits for requests."""
+    start, end = kernels.ints("start_ns"), kernels.ends_ns()
+    known = (start != NULL) & (end != NULL)
+    pause = MIN_PAUSE.whole
+    pieces = intervals.merged(start[known], end[known] + pause)
+    if not len(pieces.starts):
+        return whole
+    return StepWindows(
+        ids=np.full(len(pieces.starts), NULL, np.int64), starts=pieces.starts, ends=pieces.ends - pause
+    )
+
+
 def _has_model_ids(kernels: Table, inside: Bools) -> bool:
-    ids = kernels.ints("model_id")[inside]
-    # 4294967295 stands for "no graph".
-    return bool(((ids != NULL) & (ids >= 0) & (ids < 4294967295)).any())
+    return bool((_in_graph(kernels) & inside).any())
+
+
+def _in_graph(kernels: Table) -> Bools:
+    """Kernels that carry the id of a graph; 4294967295 stands for none."""
+    ids = kernels.ints("model_id")
+    rows: Bools = (ids >= 0) & (ids < 4294967295)
+    return rows
+
+
+def _between_of_graph(kernels: Table) -> IntervalSet:
+    """From each kernel of a graph to the next one of the same graph: the host launches nothing in between."""
+    rows = np.flatnonzero(_in_graph(kernels) & (kernels.ints("start_ns") != NULL) & (kernels.ends_ns() != NULL))
+    rows = rows[np.argsort(kernels.ints("start_ns")[rows], kind="stable")]
+    ids, start, end = kernels.ints("model_id")[rows], kernels.ints("start_ns")[rows], kernels.ends_ns()[rows]
+    same = (ids[1:] == ids[:-1]) & (start[1:] > end[:-1])
+    return intervals.merged(end[:-1][same], start[1:][same])
 
 
 def _graph_launches(trace: Trace, starts: Ints, ends: Ints) -> int:
@@ -315,18 +345,19 @@ def decode_idle(trace: Trace, idle: Idle) -> IntervalSet:
     decode = decode_of(trace)
     if decode is None:
         return EMPTY
-    lost = launching_idle(decode, idle)
+    lost = launching_idle(trace, decode, idle)
     return lost if is_limited(decode, lost) else EMPTY
 
 
-def launching_idle(decode: Decode, idle: Idle) -> IntervalSet:
+def launching_idle(trace: Trace, decode: Decode, idle: Idle) -> IntervalSet:
     """Idle time inside decode steps that faster dispatch could fill.
 
     Behind a launched task the device waits for the launch to arrive; inside a replayed graph that wait is not the
     host's.
     """
     causes = LAUNCHING if decode.has_graph else (*LAUNCHING, Cause.DEVICE)
-    return intervals.intersection(intervals.union(*(idle.parts[cause] for cause in causes)), decode.windows)
+    parts = intervals.intersection(intervals.union(*(idle.parts[cause] for cause in causes)), decode.windows)
+    return intervals.difference(parts, _between_of_graph(trace[KERNELS])) if decode.has_model_ids else parts
 
 
 def is_limited(decode: Decode, lost: IntervalSet) -> bool:

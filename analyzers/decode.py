@@ -153,7 +153,7 @@ def _dispatch(trace: Trace, steps: Decode, idle: Idle | None) -> tuple[Finding |
             "下发为阻塞模式（见 H-04），所有空闲均由其引起",
         )
         return None, Judged(code="V-01", verdict="clean", reason=reason)
-    lost = launching_idle(steps, idle)
+    lost = launching_idle(trace, steps, idle)
     graph = _graph_words(steps)
     if not is_limited(steps, lost):
         waits = format_ratio(intervals.total(lost) / steps.step_ns)

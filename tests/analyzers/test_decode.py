@@ -169,6 +169,34 @@ def test_gaps_inside_a_replayed_graph_are_not_the_hosts(make_trace: Make) -> Non
     assert reason is not None and "a captured graph is replayed" in reason.en
 
 
+def test_kernels_of_a_graph_need_no_launches(make_trace: Make) -> None:
+    rows, steps = host_bound()
+    replayed = [{k: v for k, v in row.items() if not k.startswith("launch")} | {"model_id": 7} for row in rows]
+    # Half of each step is in one graph, half in another: what lies between the two is the host's.
+    parts = [row | {"model_id": 7 if at % 10 < 5 else 8} for at, row in enumerate(replayed)]
+
+    for kernels, waits in ((replayed, "waits 0 % for"), (parts, "waits 6.4 % for")):
+        outcome = decode.run_on_trace(make_trace(meta=NPU, steps=steps, kernels=kernels))
+        assert not outcome.findings
+        reason = next(item.reason for item in outcome.judged if item.code == "V-01")
+        assert reason is not None and waits in reason.en
+
+
+def test_a_capture_without_steps_is_cut_where_the_service_waits(make_trace: Make) -> None:
+    rows, _ = host_bound(1)
+    later = [row | {name: int(str(row[name])) + 5_000_000 for name in row if name.endswith("_ns") and name != "dur_ns"}
+             for row in rows]  # fmt: skip
+    trace = make_trace(meta=NPU, kernels=[*rows, *later])
+
+    found = decode_of(trace)
+
+    assert found is not None
+    assert found.starts.tolist() == [0, 5_000_000]
+    assert found.ends.tolist() == [94_000, 5_094_000]
+    (finding,) = decode.run_on_trace(trace).findings
+    assert finding.share_ratio == pytest.approx(54 / 94)
+
+
 def test_time_that_other_causes_explain_is_not_dispatch(make_trace: Make) -> None:
     rows, steps = host_bound()
     # The collector runs in every gap: all idle time is H-07's.
