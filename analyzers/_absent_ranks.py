@@ -66,10 +66,12 @@ def absent_ranks(job: Job, calls: Collectives) -> tuple[list[Finding], Judged | 
     lost = share_of(excess.view, excess.exposed_ns)
     if lost < MIN_WAIT_RATIO.value:
         return [], Judged(
-            code=CODE, verdict="clean",
+            code=CODE, verdict="not_judged",
             reason=Words(
-                f"{gone.en} not in the data, but {counted(excess.alike, 'collective')} of equal size take equally long",
-                f"数据中没有{gone.zh}，但 {excess.alike} 次同样大小的集合通信耗时相当",
+                f"{gone.en} not in the data, and {counted(excess.alike, 'collective')} of equal size take equally "
+                "long: a rank that is always as late and slow transfers look the same; profile all ranks",
+                f"数据中没有{gone.zh}，且 {excess.alike} 次同样大小的集合通信耗时相当：始终同样迟到的卡与慢传输"
+                "无法区分，请采集所有卡",
             ),
         )  # fmt: skip
     return [_finding(gone, excess, blind, lost)], Judged(code=CODE, verdict="found")
