@@ -95,6 +95,10 @@ def _finding(time: KernelTime, item: Candidate) -> Finding | None:
         evidence=_evidence(time, item, rows), vendor=kind, bands=time.bands(rows), step_ids=time.steps_seen(rows),
         where=time.where(rows), whole_ns=time.whole_ns,
         formula=FORMULAS[item.fusion.floor.products],
+        cause=Words(
+            f"{what.en} is written operator by operator: each kernel reads its tensors and writes them back to memory",
+            f"{what.zh}逐个算子书写，每个 Kernel 都从内存读入张量并写回",
+        ),
     )  # fmt: skip
     return replace(made, remedies=remedies_of(item))
 
@@ -116,16 +120,18 @@ def _evidence(time: KernelTime, item: Candidate, rows: Bools) -> list[Evidence]:
             where=kernel_place(kernels, first, on_host=trace.meta.device.kind == "cpu"),
             start_ns=int(kernels.ints("start_ns")[first]),
         ),
+    ]  # fmt: skip
+    if layers := layers_of(trace, matches):
+        evidence.append(
+            Evidence(name=Words("layers", "所在层"), value=layers, where="host_events: modules around the operators")
+        )
+    evidence += [
         *time.evidence(rows, item.fusion.what),
         Evidence(
             name=Words("time that the fused operator needs at least, per step", "融合算子每步至少需要的时间"),
             value=float(item.kept_ns.sum()) / time.steps, unit="ns", where="inferred: see the formula",
         ),
     ]  # fmt: skip
-    if layers := layers_of(trace, matches):
-        evidence.append(
-            Evidence(name=Words("layers", "所在层"), value=layers, where="host_events: modules around the operators")
-        )
     if item.is_version_unknown:
         least = ", ".join(sorted({api.cann for api in item.apis if api.cann}))
         evidence.append(
@@ -143,12 +149,16 @@ MAX_TYPE: Final = 60
 
 
 def shown_types(trace: Trace, item: Candidate, at: int) -> str:
-    """Operator types of one match in order."""
+    """Kernels of one match in order: their op types, else the operators that launched them, else their names."""
     kernels = trace[KERNELS]
     begin = int(item.matches.firsts[at])
     rows = item.matches.rows[begin : begin + int(item.matches.lengths[at])]
-    types, names = kernels.text("op_type"), kernels.text("name")
-    shown = [(types[row] or names[row] or "?")[:MAX_TYPE] for row in rows[:MAX_TYPES].tolist()]
+    types, names, ops = kernels.text("op_type"), kernels.text("name"), trace[HOST_OPS].text("name")
+    launched = kernels.ints("host_op")
+    shown = []
+    for row in rows[:MAX_TYPES].tolist():
+        operator = ops[int(launched[row])] if 0 <= launched[row] < len(ops) else None
+        shown.append((types[row] or operator or names[row] or "?")[:MAX_TYPE])
     return " - ".join(shown) + (" ..." if len(rows) > MAX_TYPES else "")
 
 
