@@ -22,6 +22,8 @@ In the terminal: `ascend-perf explain N-05`.
 
 Severity is the default while the share of the step is unknown. The mark says where a threshold comes from:
 S seen in a source file or an official document, M measured and published by others, I inferred or a rule of thumb.
+A row lists its thresholds with their defaults, and each says where it comes from; [a user's file](method.md#thresholds)
+overrides them.
 """
 
 GROUPS = {
@@ -67,8 +69,23 @@ def _row(rule: _rules.Rule) -> list[str]:
         lines += [f"{number}. {where}{_text(remedy.text.en)} {_text(remedy.text.zh)}", ""]
         if remedy.code:
             lines += ["    ```text", *(f"    {line}" for line in remedy.code.splitlines()), "    ```", ""]
+    if rule.judged_by:
+        lines += [f"Judged by: {', '.join(f'`{name}`' for name in rule.judged_by)}", ""]
+    lines += _thresholds(rule.code)
     lines += [f"Source: {'; '.join(rule.sources)}", ""]
     return lines
+
+
+def _thresholds(code: str) -> list[str]:
+    limits = _rules.limits_of(code)
+    if not limits:
+        return []
+    lines = ["| threshold | default | says | from |", "| --- | --- | --- | --- |"]
+    for owner, item in limits:
+        name = f"`{item.name}`" if owner == code else f"`{item.name}` of [{owner}](#{owner.lower()})"
+        origin = f"{item.status}: {_text(item.source)}" if item.source else item.status
+        lines.append(f"| {name} | {item.shown} | {_text(item.text.en)} {_text(item.text.zh)} | {origin} |")
+    return [*lines, ""]
 
 
 def _text(text: str) -> str:
