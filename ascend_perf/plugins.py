@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from ascend_perf.model.finding import Outcome, Result, Words
 from ascend_perf.model.run import Run
@@ -16,6 +17,8 @@ from ascend_perf.model.table import TableSpec
 from ascend_perf.model.trace import Trace
 
 _T = TypeVar("_T")
+
+_FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^/\s'\"()]+/)+")
 
 Reads = Mapping[str, frozenset[str]]
 """Columns by name of their table."""
@@ -127,6 +130,11 @@ def job_analyzer(
     return wrap
 
 
+def _why(error: Exception) -> str:
+    """What an import failed of, without the folders of this machine: it stands in reports."""
+    return f"{type(error).__name__}: {_FOLDERS.sub('', str(error))}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Found(Generic[_T]):
     """Parts by name, and the modules or entry points that could not be imported with the reason."""
@@ -150,7 +158,7 @@ def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found
         try:
             module = importlib.import_module(f"{package.__name__}.{info.name}")
         except Exception as error:  # a part that cannot be imported is reported, the others work
-            broken[info.name] = f"{type(error).__name__}: {error}"
+            broken[info.name] = _why(error)
             continue
         for value in vars(module).values():
             if isinstance(value, kind):
@@ -161,7 +169,7 @@ def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found
         try:
             value = point.load()
         except Exception as error:  # see above
-            broken[point.name] = f"{type(error).__name__}: {error}"
+            broken[point.name] = _why(error)
             continue
         if not isinstance(value, kind):
             broken[point.name] = f"is a {type(value).__name__}, not a {kind.__name__}"
