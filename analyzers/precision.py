@@ -27,7 +27,7 @@ from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
 from ascend_perf.model.tables import KERNELS, TRAINING_SERIES
 from ascend_perf.plugins import NoData, columns_of, job_analyzer
-from ascend_perf.units import counted, format_ratio, significant
+from ascend_perf.units import counted, format_ratio
 
 NAME: Final = "precision"
 
@@ -128,14 +128,15 @@ def _falling(run: Run, stories: Sequence[tuple[Series, ScaleStory | None]]) -> F
     first, last = float(series.scale[start]), float(series.scale[rows[-1]])
     skipped, span = skipped_after(series)
     since = int(series.step[start])
+    was, now = f"{first:.9g}", f"{last:.9g}"
     return finding(
         "Q-01", analyzer=NAME, trace_rank=None, ranks=_ranks(item[0] for item in falling), share_ratio=None,
         vendor=vendor_of(run), subject="overflow", severity=Severity.CRITICAL,
         title=Words(
-            f"The loss scale falls from {significant(first)} to {significant(last)} between steps {since} and "
+            f"The loss scale falls from {was} to {now} between steps {since} and "
             f"{int(series.step[rows[-1]])}" + (", its floor" if story.is_at_floor else "") + _skips(skipped, span)[0],
-            f"Loss Scale 从第 {since} 步的 {significant(first)} 降到第 {int(series.step[rows[-1]])} 步的 "
-            f"{significant(last)}" + ("，已到下限" if story.is_at_floor else "") + _skips(skipped, span)[1],
+            f"Loss Scale 从第 {since} 步的 {was} 降到第 {int(series.step[rows[-1]])} 步的 "
+            f"{now}" + ("，已到下限" if story.is_at_floor else "") + _skips(skipped, span)[1],
         ),
         evidence=[
             Evidence(name=Words("loss scale at the end", "末尾的 Loss Scale"), value=last, where=_at(series, rows[-1])),

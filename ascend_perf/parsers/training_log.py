@@ -57,7 +57,7 @@ def is_log(entry: FileEntry) -> bool:
     head = entry.head
     if _has_iteration(head):
         return True
-    return entry.size > len(head) and b"\0" not in head and _has_iteration(_tail(entry))
+    return entry.size > len(head) and b"\0" not in head and _has_iteration(log_tail(entry))
 
 
 def _has_iteration(block: bytes) -> bool:
@@ -70,7 +70,8 @@ def _has_iteration(block: bytes) -> bool:
     return False
 
 
-def _tail(entry: FileEntry) -> bytes:
+def log_tail(entry: FileEntry) -> bytes:
+    """The end of a log, empty when it is compressed or cannot be read."""
     try:
         with files.open_binary(entry.path) as file:
             if file.read(2) == b"\x1f\x8b":
@@ -99,14 +100,15 @@ def parse(unit: Unit) -> list[Trace]:
     path = unit.files[0]
     checked_size(path, unit.label)
     rows, arguments = Rows(rank=rank_of_path(path)), dict[str, str]()
-    for line in _lines(path):
+    for line in log_lines(path):
         _read(line, rows, arguments)
     return [
         trace_of(rows, label=unit.label, path=path, form="training log", producer=PRODUCER, environment=arguments)
     ]
 
 
-def _lines(path: Path) -> Iterator[str]:
+def log_lines(path: Path) -> Iterator[str]:
+    """Lines that are not empty; what is beyond `MAX_LINE` of one is cut."""
     rest = b""
     for block in files.blocks(path):
         *whole, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")

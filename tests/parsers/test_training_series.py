@@ -18,7 +18,7 @@ from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Table
 from ascend_perf.model.trace import Meta, Source, Trace
-from ascend_perf.parsers import trainer_state, training_log, training_metrics
+from ascend_perf.parsers import mindformers_log, trainer_state, training_log, training_metrics
 from ascend_perf.parsers._source import FileEntry, Folder
 from ascend_perf.parsers._training_series import ALIASES, Rows, figure_of, number, rank_of_path
 from ascend_perf.parsers._with_series import joined
@@ -31,7 +31,7 @@ LINE = (
     "lm loss: 9.871204E+00 | loss scale: 65536.0 | grad norm: 3.214 | number of skipped iterations:   1 | "
     "number of nan iterations:   0 |"
 )
-OURS = (training_log, trainer_state, training_metrics)
+OURS = (training_log, mindformers_log, trainer_state, training_metrics)
 
 
 def read(path: Path) -> Trace:
@@ -108,6 +108,37 @@ def test_plain_text_with_bars_and_iterations_is_no_log(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError):
         find_units(tmp_path)
+
+
+# ---- MindFormers -----------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_mindformers_count_through_the_epochs(tmp_path: Path) -> None:
+    callback = "[mindformers/core/callback/callback.py:529] - INFO - "
+    lines = [
+        "2025-04-07 15:34:27,308 - " + callback + "{ Epoch:[  1/  2], step:[    2/   19], loss: 10.633, per_step_time: "
+        "1752ms, lr: 1e-05, overflow cond: False, loss_scale: 65536.0, global_norm: [1.508834], "
+        "train_throughput_per_npu: 170.738T",
+        "2025-04-07 15:34:28,000 - " + callback + "   0.0% |   | 0.006 samples/s/p  25 days, 2:07:47 }",
+        "[INFO] 2025-04-07 15:34:36,427 [callback.py:269] print_output_info: Epoch:[  2/  2], step:[    4/   19], "
+        "loss:[2.244/2.5], time:7480.938 ms, lr:[0.], overflow cond: True, loss_scale: 32768.0",
+        "Epoch:[  2/  2], step:[    5/   19], loss: nan, global_norm: [1 310], lr: (0.1)",
+    ]  # fmt: skip
+    table = series(tmp_path / "worker_3.log", "\n".join(lines))
+
+    assert table.ints("step").tolist() == [2, 23, 24]
+    assert table.ints("rank").tolist() == [3, 3, 3]
+    assert table.ints("time_ns").tolist() == [1_744_040_067_308_000_000, 1_744_040_076_427_000_000, NULL]
+    assert table.floats("loss").tolist()[:2] == [10.633, 2.244]
+    assert table.bools("loss_nonfinite").tolist() == [False, False, True]
+    assert table.ints("iteration_ns").tolist() == [1_752_000_000, 7_480_938_000, NULL]
+    assert table.floats("learning_rate").tolist()[:2] == [1e-5, 0.0]
+    assert table.ints("skipped").tolist() == [0, 1, NULL]
+    assert table.floats("loss_scale").tolist()[:2] == [65536.0, 32768.0]
+    assert table.floats("grad_norm")[0] == 1.508834 and np.isnan(table.floats("grad_norm")[2])
+    assert table.floats("flops_per_s")[0] == 170.738e12
+    dropped = read(tmp_path).meta.sources[0].dropped
+    assert [(d.reason, d.count) for d in dropped] == [("value that is no number", 1)]
 
 
 # ---- Hugging Face ----------------------------------------------------------------------------------------------------
@@ -249,6 +280,34 @@ def test_rows_become_the_table_that_a_loop_would_make(entries: list[tuple[int, f
         assert value == loss if math.isfinite(loss) else math.isnan(value)
         value = table.floats("loss_scale")[row]
         assert math.isnan(value) if scale is None else value == scale
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(("x.log", "x.jsonl", "x.json", "x.csv", "trainer_state.json")),
+    st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.sampled_from((
+                LINE.encode(), b'{"step": 1, "loss": ', b'{"step": 1, "loss": 2}\n', b"step,loss\n", b"1,2\n", b'"',
+                b'{"global_step": 1, "log_history": [', b'{"step": {}, "loss": []}', b"]}", b"\0",
+                b"Epoch:[1/1], step:[1/1], loss: ",
+            )),
+        ),
+        max_size=8,
+    ),
+)  # fmt: skip
+def test_any_bytes_are_read_or_refused(tmp_path: Path, name: str, parts: list[bytes]) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"".join(parts))
+    folder = Folder(tmp_path, (FileEntry(path, path.stat().st_size),), ())
+    for part in OURS:
+        for unit in part.find(folder):
+            try:
+                (trace,) = part.parse(unit)
+            except InputError:
+                continue
+            assert len(trace[t.TRAINING_SERIES])
 
 
 # ---- other people's files --------------------------------------------------------------------------------------------
