@@ -490,6 +490,57 @@ def test_kernels_that_overlap_on_one_stream_are_no_failure(make_trace: Callable[
     assert sum(components(outcome).values()) == 390  # 29 x 10 + 100
 
 
+def rows_of(**columns: st.SearchStrategy[object]) -> st.SearchStrategy[list[dict[str, object]]]:
+    """Rows of a table in which any optional cell may be unknown."""
+    return st.lists(st.fixed_dictionaries(columns), max_size=8)
+
+
+times = st.sampled_from([20, 10**6, 10**15]).flatmap(lambda most: st.integers(-most, most))
+lengths = st.one_of(st.just(0), st.integers(1, 90), st.integers(1, 10**6))
+numbers = st.one_of(st.none(), st.integers(0, 3))
+some_times = st.one_of(st.none(), times)
+launch = {"launch_start_ns": some_times, "launch_end_ns": some_times, "correlation": numbers, "stream": numbers}
+tables = st.fixed_dictionaries(
+    {
+        "kernels": rows_of(
+            name=st.just("k"), op_type=st.sampled_from([None, "a", "b"]), start_ns=some_times, dur_ns=lengths,
+            host_op=st.one_of(st.none(), st.integers(-2, 9)), **launch,
+        ),
+        "copies": rows_of(kind=st.sampled_from([None, "D2H"]), start_ns=some_times, dur_ns=lengths, **launch),
+        "comm_ops": rows_of(
+            name=st.just("c"), op=st.sampled_from([None, "allReduce"]), start_ns=some_times, dur_ns=lengths, **launch
+        ),
+        "host_ops": rows_of(name=st.just("o"), thread=numbers, start_ns=some_times, dur_ns=lengths),
+        "runtime_calls": rows_of(
+            api=st.sampled_from(["launch", "cudaDeviceSynchronize", "aclrtSynchronizeStream"]), thread=numbers,
+            start_ns=some_times, dur_ns=lengths, correlation=numbers,
+        ),
+        "host_events": rows_of(
+            name=st.sampled_from([None, "h"]), thread=numbers, start_ns=some_times, dur_ns=lengths,
+            kind=st.sampled_from(["enqueue", "dequeue", "python", "gc", "step"]), correlation=numbers,
+        ),
+        "steps": rows_of(step_id=numbers, start_ns=times, dur_ns=lengths),
+    }
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=80)
+@given(tables)
+def test_odd_rows_never_fail_and_paths_still_add_up(rows: dict[str, list[dict[str, object]]]) -> None:
+    trace = Trace({name: build_table(name, cells) for name, cells in rows.items() if cells}, Meta())
+
+    outcome = critical_path.run_on_trace(trace)
+
+    assert outcome.status != "failed", outcome.reason
+    if outcome.status == "done":
+        windows, path = step_windows(trace), path_graph(trace)
+        for at, one in enumerate(paths_of(path, windows, list(range(len(windows))))):
+            assert int(one.lengths.sum()) == windows.span_ns(at)
+            result = what_if(part_of_step(path, windows, at), path.elements, np.full(max(1, len(path.tasks)), NULL))
+            assert result.replay_ns == result.measured_ns == windows.span_ns(at)
+            assert all(row.gain_ns >= 0 for row in result.outcomes)
+
+
 # ---- real profiles ---------------------------------------------------------------------------------------------------
 
 REAL = (
