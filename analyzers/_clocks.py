@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -121,9 +122,12 @@ def clocks_of(ranks: Sequence[int], ties: Ties) -> Clocks:
             continue
         found[root] = ClockOffset(rank=ranks[root], reference=ranks[root], offset_ns=0, uncertainty_ns=0, matched=0)
         bases[root], part_of[root] = 0.0, root
-        open_edges = set(near.get(root, ()))
-        while open_edges:
-            a, b = min(open_edges, key=lambda pair: (edges[pair].spread, pair))
+        waiting = [(edges[pair].spread, pair) for pair in near.get(root, ())]
+        heapify(waiting)
+        while waiting:
+            _, (a, b) = heappop(waiting)
+            if (a in found) == (b in found):
+                continue
             line = edges[a, b]
             known, new = (a, b) if a in found else (b, a)
             if known == a:  # u_b = (1 + slope) u_a + base
@@ -132,15 +136,15 @@ def clocks_of(ranks: Sequence[int], ties: Ties) -> Clocks:
                 scale, base = 1 / (1 + line.slope), -line.base / (1 + line.slope)
             scales[new], bases[new] = scale * scales[known], scale * bases[known] + base
             part_of[new] = root
-            drift = (scales[new] - 1) * 1e6
+            drift = float(scales[new] - 1) * 1e6
             found[new] = ClockOffset(
                 rank=ranks[new], reference=ranks[root],
                 offset_ns=int(centres[new] - centres[root]) + round(float(bases[new])),
                 uncertainty_ns=round(float(np.hypot(found[known].uncertainty_ns or 0, line.spread))),
                 matched=line.count, drift_ppm=drift if scales[new] != 1 else None,
             )  # fmt: skip
-            open_edges |= set(near.get(new, ()))
-            open_edges = {(x, y) for x, y in open_edges if (x in found) != (y in found)}
+            for pair in near[new]:
+                heappush(waiting, (edges[pair].spread, pair))
     main = _largest(part_of)
     reference = ranks[main] if count else -1
     alone = count > 0 and int((part_of == main).sum()) == 1
