@@ -24,11 +24,12 @@ from ascend_perf.model.tables import (
     KV_TRANSFERS,
     QUEUE_STATES,
     REQUESTS,
+    SERVICE_FIGURES,
     SERVICE_SPANS,
 )
 from ascend_perf.model.trace import Trace
 
-SPECS: Final = (REQUESTS, BATCHES, KV_CACHE, KV_TRANSFERS, QUEUE_STATES, SERVICE_SPANS)
+SPECS: Final = (REQUESTS, BATCHES, KV_CACHE, KV_TRANSFERS, QUEUE_STATES, SERVICE_SPANS, SERVICE_FIGURES)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Metric, Result, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL, Floats, Table
-from ascend_perf.model.tables import BATCH_REQUESTS
+from ascend_perf.model.tables import BATCH_REQUESTS, SERVICE_FIGURES
 from ascend_perf.plugins import NoData, columns_of, job_analyzer
 
 NAME: Final = "serving"
@@ -41,10 +42,13 @@ def serving(run: Run) -> Result:
         *uneven_units(instances),
     ]  # fmt: skip
     requests = joined(instances)
-    tables = (_latency_table(requests), _instance_table(instances), batch_table(instances), stage_table(instances))
+    tables = (
+        _latency_table(requests), _figure_table(instances), _instance_table(instances), batch_table(instances),
+        stage_table(instances),
+    )  # fmt: skip
     return Result(
         findings=tuple(found for found, _ in verdicts if found is not None),
-        metrics=_metrics(requests),
+        metrics=_metrics(requests, _written(instances)),
         tables=tuple(table for table in tables if len(table)),
         judged=tuple(judged for _, judged in verdicts),
     )
@@ -60,12 +64,26 @@ def _figures(requests: Table) -> tuple[tuple[str, Words, Floats], ...]:
     )
 
 
-def _throughput(requests: Table) -> tuple[float | None, float | None]:
-    """Requests and output tokens per second, from the first arrival to the last end; None when unknown."""
+def _written(instances: Sequence[Instance]) -> Mapping[str, float]:
+    """Figures of the only benchmark result; nothing where there are several."""
+    tables = [instance.trace[SERVICE_FIGURES] for instance in instances if instance.trace.has(SERVICE_FIGURES)]
+    if len(tables) != 1 or len(instances) != 1:
+        return {}
+    return {
+        name: value
+        for name, value in zip(tables[0].text("name"), tables[0].floats("value").tolist(), strict=True)
+        if name is not None
+    }
+
+
+def _throughput(
+    requests: Table, figures: Mapping[str, float] = MappingProxyType({})
+) -> tuple[float | None, float | None]:
+    """Requests and output tokens per second, from the first arrival to the last end; else as written, or None."""
     start, execution, tokens = (requests.ints(n) for n in ("start_ns", "execution_ns", "output_tokens"))
     rows = (start != NULL) & (execution != NULL)
     if not rows.any():
-        return None, None
+        return figures.get("request_throughput"), figures.get("output_throughput")
     span = int((start[rows] + execution[rows]).max() - start[rows].min())
     if span <= 0:
         return None, None
@@ -73,7 +91,7 @@ def _throughput(requests: Table) -> tuple[float | None, float | None]:
     return float(rows.sum()) / span * 1e9, float(made.sum()) / span * 1e9 if len(made) else None
 
 
-def _metrics(requests: Table) -> tuple[Metric, ...]:
+def _metrics(requests: Table, figures: Mapping[str, float]) -> tuple[Metric, ...]:
     metrics = []
     for name, _, values in _figures(requests):
         values = values[np.isfinite(values)]
@@ -85,7 +103,7 @@ def _metrics(requests: Table) -> tuple[Metric, ...]:
                         better="lower",
                     )
                 )  # fmt: skip
-    rates = zip(("request_throughput", "output_token_throughput"), _throughput(requests), strict=True)
+    rates = zip(("request_throughput", "output_token_throughput"), _throughput(requests, figures), strict=True)
     metrics += [Metric(name=n, value=v, unit="items_per_s", better="higher") for n, v in rates if v is not None]
     return tuple(metrics)
 
@@ -116,6 +134,27 @@ def _latency_table(requests: Table) -> ResultTable:
         ),
         note=note,
     )  # fmt: skip
+
+
+def _figure_table(instances: Sequence[Instance]) -> ResultTable:
+    """What benchmarks wrote about all of their requests, as they wrote it."""
+    rows = [
+        (instance.number, name, value)
+        for instance in instances
+        for name, value in zip(
+            instance.trace[SERVICE_FIGURES].text("name"), instance.trace[SERVICE_FIGURES].floats("value").tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    return result_table(
+        "serving-figures",
+        Words("Figures that the benchmark wrote", "压测工具输出的指标"),
+        (
+            Col("instance", "Result", "结果", [row[0] for row in rows]),
+            Col("name", "Figure", "指标", [row[1] for row in rows]),
+            Col("value", "Value", "数值", [row[2] for row in rows]),
+        ),
+    )
 
 
 def _instance_table(instances: Sequence[Instance]) -> ResultTable:

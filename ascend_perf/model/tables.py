@@ -501,6 +501,12 @@ SERVICE_SPANS: Final = TableSpec(
     columns=(_START, _DUR, _text("name", required=True), _int("process"), _text("host", "host 1, host 2 ...")),
 )
 
+SERVICE_FIGURES: Final = TableSpec(
+    name="service_figures",
+    row="one figure that a benchmark of an inference service wrote about all of its requests",
+    columns=(_text("name", "as in the file, e.g. p99_ttft_ms", required=True), _float("value")),
+)
+
 ALL: Final[dict[str, TableSpec]] = {
     spec.name: spec
     for spec in (
@@ -508,6 +514,7 @@ ALL: Final[dict[str, TableSpec]] = {
         RUNTIME_CALLS, HOST_EVENTS, PYTHON_CALLS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS,
         EXPORTED_OPS, EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE, LOG_EVENTS, TRAINING_SERIES,
         REQUESTS, BATCHES, BATCH_REQUESTS, KV_CACHE, KV_TRANSFERS, QUEUE_STATES, SERVICE_SPANS,
+        SERVICE_FIGURES,
     )
 }  # fmt: skip
 """Every table by name."""
