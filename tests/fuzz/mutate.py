@@ -128,7 +128,7 @@ def _json(path: Path, rng: random.Random) -> str:
     while isinstance(node, dict | list) and node and (parent is None or rng.random() < 0.8):
         parent = node
         key = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
-        node = node[key]  # type: ignore[index]
+        node = node[key]
         place.append(key)
     way = rng.choice(("replace", "replace", "drop", "double", "wrap", "rename"))
     value = rng.choice(ODD_JSON)
@@ -188,8 +188,8 @@ def _file(path: Path, rng: random.Random) -> str:
         "remove": path.unlink,
         "empty": lambda: path.write_bytes(b""),
         "noise": lambda: path.write_bytes(rng.randbytes(rng.choice((1, 100, 5000)))),
-        "folder": lambda: (path.unlink(), path.mkdir()),
-        "link to itself": lambda: (path.unlink(), path.symlink_to(path)),
+        "folder": lambda: _replaced(path, path.mkdir),
+        "link to itself": lambda: _replaced(path, lambda: path.symlink_to(path)),
         "gzip": lambda: path.write_bytes(gzip.compress(path.read_bytes())),
         "copy": lambda: shutil.copy(path, path.with_name("copy_" + path.name)),
         "exchange": lambda: _exchange(path, rng.choice(sorted(p for p in path.parent.iterdir() if p.is_file()))),
@@ -197,6 +197,11 @@ def _file(path: Path, rng: random.Random) -> str:
     way = rng.choice(sorted(ways))
     ways[way]()
     return way
+
+
+def _replaced(path: Path, make: Callable[[], object]) -> None:
+    path.unlink()
+    make()
 
 
 def _exchange(one: Path, other: Path) -> None:
