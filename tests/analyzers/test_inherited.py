@@ -65,7 +65,7 @@ class Grid:
         traces = []
         for rank in range(world):
             groups = tuple(Group(name=n, ranks=m) for n, m in (self.group(rank, 0), self.group(rank, 1)))
-            tables = {
+            tables: dict[str, list[dict[str, object]]] = {
                 "steps": [{"step_id": 1, "start_ns": clocks.get(rank, 0), "dur_ns": end}], "kernels": kernels[rank],
                 "comm_ops": calls[rank],
             }  # fmt: skip
@@ -218,7 +218,8 @@ def test_the_rank_behind_the_late_one_in_its_pipeline_is_not_blamed() -> None:
     alone = all_findings(outcomes)
     assert [f.ranks for f in alone if f.code == "N-05"] == [(2,)]  # what rank 3 alone must believe
     found = [f for f in all_findings([*outcomes, ranks.run_on_run(run)]) if f.code == "N-05"]
-    assert [(f.ranks, f.affected_ranks, f.share_ratio) for f in found] == [((0,), (3,), pytest.approx(0.4))]
+    assert [(f.ranks, f.affected_ranks) for f in found] == [((0,), (3,))]
+    assert found[0].share_ratio == pytest.approx(0.4)
     assert "wait for rank 2" in found[0].title.en
     assert found[0].title.en.endswith("rank 2 was itself held up by rank 0 (100 % of this waiting)")
     assert found[0].cause.en.startswith("Rank 2 was itself held up by rank 0")

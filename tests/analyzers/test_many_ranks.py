@@ -83,7 +83,8 @@ def test_two_three_and_four_ranks_are_enough(count: int) -> None:
     found, judged = n05(ranks.run_on_run(job(range(count), count, {1: 4_000_000})))
     assert judged.verdict == "found"
     others = tuple(rank for rank in range(count) if rank != 1)
-    assert [(f.ranks, f.affected_ranks, f.share_ratio) for f in found] == [((1,), others, pytest.approx(0.36))]
+    assert [(f.ranks, f.affected_ranks) for f in found] == [((1,), others)]
+    assert found[0].share_ratio == pytest.approx(0.36)
 
 
 @pytest.mark.parametrize("late", [{2: 4_000_000, 5: 4_000_000}, {2: 4_000_000, 5: 3_500_000}, {0: 4_000_000}])
@@ -162,7 +163,7 @@ def test_transfers_behind_a_wait_go_back_beside_the_computing() -> None:
     # Computing in [0, 100) and [130, 150). Call 1 begins at 20, waits for rank 1 until 100 and moves until 120; call 2
     # was queued behind it and moves until 140. In time, call 1 would move in [20, 40) and call 2 in [40, 60).
     unit = 1_000_000
-    tables = {
+    tables: dict[str, list[dict[str, object]]] = {
         "steps": [{"step_id": 1, "start_ns": 0, "dur_ns": 200 * unit}],
         "kernels": [
             {"start_ns": 0, "dur_ns": 100 * unit, "name": "k", "launch_start_ns": 150 * unit},
@@ -195,7 +196,7 @@ def test_transfers_behind_a_wait_go_back_beside_the_computing() -> None:
 def test_a_transfer_that_nothing_would_hide_is_not_the_delay() -> None:
     # No computing but at the very begin: earlier or later, the transfer is exposed.
     unit = 1_000_000
-    tables = {
+    tables: dict[str, list[dict[str, object]]] = {
         "steps": [{"step_id": 1, "start_ns": 0, "dur_ns": 200 * unit}],
         "kernels": [{"start_ns": 0, "dur_ns": 10 * unit, "name": "k"}],
         "comm_ops": [{"start_ns": 20 * unit, "dur_ns": 100 * unit, "name": "a", "op": "allReduce"}],
