@@ -12,7 +12,7 @@ from ascend_perf.analyzers._collectives import SAME_CLOCK_NS, Collectives, job_c
 from ascend_perf.analyzers._communication import peer_waits, ranks_words
 from ascend_perf.analyzers._inherited import job_causes
 from ascend_perf.analyzers._retransmission import retransmission
-from ascend_perf.analyzers._stages import Job, job_of
+from ascend_perf.analyzers._stages import JOB_READS, Job, job_of
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Cell, Metric, Result, ResultTable, Words
 from ascend_perf.model.run import Run
@@ -26,7 +26,7 @@ MAX_PAIRS: Final = 2000
 """Pairs of ranks listed in the table of waits, those that wait longest."""
 
 
-@job_analyzer(name=NAME, needs=[COMM_OPS], order=72, section="ranks")
+@job_analyzer(name=NAME, needs=[COMM_OPS], order=72, section="ranks", reads=JOB_READS)
 def collectives(run: Run) -> Result:
     """Collectives of all ranks aligned by group and ordinal; offsets of clocks; who waits for whom; N-04.
 

@@ -25,7 +25,7 @@ from ascend_perf.analyzers._late_ranks import (
 from ascend_perf.analyzers._pipeline_ideal import Schedule, schedule_of
 from ascend_perf.analyzers._rank_clusters import rank_clusters
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._stages import Job, RankView, job_of
+from ascend_perf.analyzers._stages import JOB_READS, Job, RankView, job_of
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Cell, Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -39,7 +39,7 @@ MAX_BUBBLE_RATIO: Final = threshold("L-01", "max_bubble_ratio")
 MAX_ABOVE_IDEAL_RATIO: Final = threshold("L-01", "max_above_ideal_ratio")
 
 
-@job_analyzer(name=NAME, needs=(), order=70, section="ranks")
+@job_analyzer(name=NAME, needs=(), order=70, section="ranks", reads=JOB_READS)
 def ranks(run: Run) -> Result:
     """Compute, communication and idle per rank; late ranks (N-05), stages (L-02) and pipeline waits (L-01).
 

@@ -34,7 +34,13 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
     a late one. A finding that says so of itself (`may_hold`) gives that share up to the job's finding, unless the
     rank's own data told the waiting apart already.
     """
-    of_job = [f for o in outcomes if o.scope == "job" for f in o.findings if f.share_ratio is not None]
+    of_job = [
+        (f, frozenset(f.affected_ranks))
+        for o in outcomes
+        if o.scope == "job"
+        for f in o.findings
+        if f.share_ratio is not None
+    ]
     told = {(o.trace_index, f.code) for o in outcomes if o.scope == "rank" for f in o.findings}
     held_up = [held for o in outcomes for held in o.held_up]
     settled: list[Finding] = []
@@ -45,9 +51,9 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
         for finding in outcome.findings:
             explaining = [
                 other
-                for other in of_job
+                for other, affected in of_job
                 if other.code in finding.may_hold
-                and set(finding.affected_ranks) & set(other.affected_ranks)
+                and not affected.isdisjoint(finding.affected_ranks)
                 and (outcome.trace_index, other.code) not in told
             ]
             rest = _without(finding, explaining)
@@ -133,9 +139,10 @@ def _apart(group: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
     own = all(f.ranks == f.affected_ranks and len(f.ranks) == 1 for f in group)
     if len(shares) < max(MIN_OUTLIER_RANKS, len(group)) or not own:
         return list(group), []
-    limit = OUTLIER_FACTOR * median(shares)
-    far = [f for f in group if (f.share_ratio or 0) > max(limit, median(shares) + MIN_REST_RATIO)]
-    return far, [f for f in group if f not in far]
+    usual = median(shares)
+    limit = max(OUTLIER_FACTOR * usual, usual + MIN_REST_RATIO)
+    far = [f for f in group if (f.share_ratio or 0) > limit]
+    return far, [f for f in group if (f.share_ratio or 0) <= limit]
 
 
 def _joined(group: Sequence[Finding]) -> Finding:

@@ -5,7 +5,7 @@ This is also the public Python API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,17 +14,18 @@ from ascend_perf.errors import InputError, UsageError
 from ascend_perf.findings import all_findings
 from ascend_perf.model.finding import Finding, Metric, Outcome, Words
 from ascend_perf.model.run import Manifest, Run, ordered
-from ascend_perf.model.table import NULL, Bools, Table
-from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS, STEPS
+from ascend_perf.model.tables import BESIDE
 from ascend_perf.model.trace import Source, Trace
 from ascend_perf.units import format_bound
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ascend_perf.analyzers._choice import Choice
     from ascend_perf.analyzers._rules_file import Rules
     from ascend_perf.analyzers._thresholds import Override
     from ascend_perf.parsers._source import Unit
+    from ascend_perf.reports.payload import RankSummary
 
 MAX_WORLD: Final = 1 << 20
 """A job has no more ranks than this. Status: assumed."""
@@ -48,6 +49,8 @@ class Analysis:
     outcomes: tuple[Outcome, ...]
     findings: tuple[Finding, ...]
     metrics: tuple[Metric, ...] = ()
+    summaries: tuple[RankSummary, ...] | None = None
+    """Facts and totals per trace, where the traces do not hold all of their tables any more (`analyze_paths`)."""
     overrides: tuple[Override, ...] = ()
     """Thresholds for which the user stated other values."""
 
@@ -105,54 +108,78 @@ def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silen
         InputError: a path is missing, or nothing below it can be read.
         UsageError: `jobs` is no positive number.
     """
-    from ascend_perf.parsers._parallel import jobs_of, parse_units, workers_for
-    from ascend_perf.parsers.discover import broken_parsers, find_units, parsers
+    from ascend_perf.parsers._parallel import jobs_of
 
-    jobs = jobs_of(jobs)
+    return _load(_found(path), progress, jobs_of(jobs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What lies at the paths that were given."""
+
+    label: str
+    units: tuple[Unit, ...]
+    labels: tuple[str, ...]
+    problems: tuple[Source, ...]
+    manifest: Manifest | None
+    broken: Mapping[str, str]
+    """Readers that could not be loaded, with the reason."""
+
+
+def _found(path: str | Path | Sequence[str | Path]) -> _Found:
+    from ascend_perf.parsers.discover import broken_parsers, find_units
 
     given = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     paths = list({p.resolve(): p for p in reversed(given)}.values())[::-1]
     if not paths:
         raise UsageError("no path given")
-    traces: list[Trace] = []
-    skipped: list[Source] = []
-    errors: list[InputError] = []
-    known = parsers()
+    units: list[Unit] = []
+    labels: list[str] = []
+    problems: list[Source] = []
     manifest: Manifest | None = None
     for root in paths:
-        units, problems = find_units(root)
-        skipped += problems
+        here, unusable = find_units(root)
+        units += here
+        labels += [unit.label if len(paths) == 1 else f"{root.name}/{unit.label}" for unit in here]
+        problems += unusable
         manifest = manifest or _manifest_of(root)
-        outcomes = parse_units(units, known, workers=workers_for(units, jobs), progress=progress)
-        for unit, outcome in zip(units, outcomes, strict=True):
-            label = unit.label if len(paths) == 1 else f"{root.name}/{unit.label}"
-            if not isinstance(outcome, InputError) and not any(_has_rows(trace) for trace in outcome):
-                outcome = InputError(
-                    f"{unit.label} holds no rows: every table in it is empty",
-                    hint="the profile was not recorded, or not exported to its end",
-                )
-            if isinstance(outcome, InputError):
-                skipped.append(Source(path=label, format=unit.parser, problem=_without_folder(outcome.what, unit)))
-                errors.append(outcome)
-            else:
-                traces += [_labelled(trace, label) for trace in outcome]
-    if not traces:
-        raise errors[0]
-    origins = {trace.meta.data_origin for trace in traces}
-    if manifest is not None and manifest.data_origin == "simulated" and origins == {"measured"}:
-        traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
-    return Run(
-        traces=ordered(traces), label=", ".join(p.name or str(p) for p in paths), manifest=manifest,
-        skipped=tuple(skipped), broken_readers=broken_parsers(),
+    return _Found(
+        label=", ".join(p.name or str(p) for p in paths), units=tuple(units), labels=tuple(labels),
+        problems=tuple(problems), manifest=manifest, broken=broken_parsers(),
     )  # fmt: skip
 
 
-def _without_folder(text: str, unit: Unit) -> str:
-    """A reader's message without the place of the file: reports do not tell where it lies."""
-    text = text.removeprefix(f"{unit.label}: ")
-    for path in unit.files:
-        text = text.replace(str(path), path.name)
-    return text
+def _load(found: _Found, progress: Progress, jobs: int | None) -> Run:
+    from ascend_perf import by_rank
+    from ascend_perf.parsers._parallel import parse_units, workers_for
+    from ascend_perf.parsers._with_series import joined
+    from ascend_perf.parsers.discover import parsers
+
+    traces: list[Trace] = []
+    skipped = list(found.problems)
+    errors: list[InputError] = []
+    outcomes = parse_units(found.units, parsers(), workers=workers_for(found.units, jobs), progress=progress)
+    for unit, label, parsed in zip(found.units, found.labels, outcomes, strict=True):
+        outcome = by_rank.traces_of(unit, parsed, label)
+        if isinstance(outcome, InputError):
+            skipped.append(by_rank.skipped(unit, label, outcome))
+            errors.append(outcome)
+        else:
+            traces += outcome
+    if not traces:
+        raise errors[0]
+    return _run(found, joined(traces), skipped)
+
+
+def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> Run:
+    """The run of these traces; where the manifest says so they are all simulated."""
+    origins = {trace.meta.data_origin for trace in traces}
+    if found.manifest is not None and found.manifest.data_origin == "simulated" and origins == {"measured"}:
+        traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
+    return Run(
+        traces=ordered(traces), label=found.label, manifest=found.manifest, skipped=tuple(skipped),
+        broken_readers=found.broken,
+    )  # fmt: skip
 
 
 def notices(run: Run) -> list[str]:
@@ -168,9 +195,10 @@ def notices(run: Run) -> list[str]:
         for rank, names in labels.items()
         if len(names) > 1
     ]
-    unknown = sum(trace.meta.rank is None for trace in run.traces)
-    if unknown and len(run.traces) > 1:
-        said.append(f"{unknown} of {len(run.traces)} traces do not tell their rank and are not compared")
+    profiles = [trace for trace in run.traces if not BESIDE.issuperset(trace.tables)]
+    unknown = sum(trace.meta.rank is None for trace in profiles)
+    if unknown and len(profiles) > 1:
+        said.append(f"{unknown} of {len(profiles)} traces do not tell their rank and are not compared")
     said += [
         f"the reader {name} could not be loaded, its files were not recognised: {why}"
         for name, why in run.broken_readers.items()
@@ -182,14 +210,6 @@ def notices(run: Run) -> list[str]:
         missing = [rank for rank in range(min(worlds[0], MAX_WORLD)) if rank not in labels]
         said.append(f"{len(labels)} of {worlds[0]} ranks were read; not there: {ranks_words(missing).en}")
     return said
-
-
-def _has_rows(trace: Trace) -> bool:
-    return any(len(table) for table in trace.tables.values())
-
-
-def _labelled(trace: Trace, label: str) -> Trace:
-    return trace if trace.meta.label else trace.replace(meta=replace(trace.meta, label=label))
 
 
 def _manifest_of(root: Path) -> Manifest | None:
@@ -212,53 +232,34 @@ def select(run: Run, *, ranks: Sequence[int] = (), steps: Sequence[int] = ()) ->
     Raises:
         UsageError: a rank or a step is not in the data.
     """
+    from ascend_perf import by_rank
+
     traces = list(run.traces)
     if ranks:
-        there = [r for r in run.ranks if r is not None]
-        absent = [r for r in ranks if r not in there]
-        if absent:
-            raise UsageError(
-                f"rank {absent[0]} is not in the data; it has {', '.join(map(str, there)) or 'no rank numbers'}"
-            )
+        _check_ranks(ranks, run.ranks)
         traces = [trace for trace in traces if trace.meta.rank in set(ranks)]
     if steps:
-        seen = sorted({int(s) for trace in traces for s in trace[STEPS].ints("step_id") if s != NULL})
-        absent = [s for s in steps if s not in seen]
-        if absent:
-            raise UsageError(
-                f"step {absent[0]} is not in the data; it has {', '.join(map(str, seen)) or 'no step numbers'}"
-            )
-        traces = [_only_steps(trace, set(steps)) for trace in traces]
+        _check_steps(steps, [by_rank.step_ids(trace) for trace in traces])
+        traces = [by_rank.only_steps(trace, set(steps)) for trace in traces]
     return replace(run, traces=tuple(traces))
 
 
-def _only_steps(trace: Trace, wanted: set[int]) -> Trace:
-    import numpy as np
-
-    from ascend_perf.model.tables import EXPORTED_STEPS
-
-    tables = {}
-    for spec in (STEPS, KERNELS, COMM_OPS, COPIES, EXPORTED_STEPS):
-        table = trace[spec]
-        if len(table) and table.has("step_id"):
-            keep = np.isin(table.ints("step_id"), list(wanted))
-            tables[spec.name] = table.select(keep)
-            if spec is COMM_OPS and not keep.all():
-                tables["comm_tasks"] = _follow(trace, keep)
-    return trace.replace(tables=tables)
+def _check_ranks(wanted: Sequence[int], seen: Sequence[int | None]) -> None:
+    there = [rank for rank in seen if rank is not None]
+    absent = [rank for rank in wanted if rank not in there]
+    if absent:
+        raise UsageError(
+            f"rank {absent[0]} is not in the data; it has {', '.join(map(str, there)) or 'no rank numbers'}"
+        )
 
 
-def _follow(trace: Trace, mask: Bools) -> Table:
-    """Sub-tasks of the kept communication ops, with their row numbers adjusted."""
-    import numpy as np
-
-    from ascend_perf.model.tables import COMM_TASKS
-
-    number = np.cumsum(mask) - 1
-    tasks = trace[COMM_TASKS]
-    rows = tasks.ints("comm_op")
-    keep = mask[rows] if len(rows) else np.zeros(0, bool)
-    return tasks.select(keep).with_columns({"comm_op": number[rows[keep]].astype(np.int64)})
+def _check_steps(wanted: Sequence[int], seen: Sequence[Sequence[int]]) -> None:
+    there = sorted({step for steps in seen for step in steps})
+    absent = [step for step in wanted if step not in there]
+    if absent:
+        raise UsageError(
+            f"step {absent[0]} is not in the data; it has {', '.join(map(str, there)) or 'no step numbers'}"
+        )
 
 
 def analyze(
@@ -278,31 +279,110 @@ def analyze(
         InputError: a path was given and nothing at it can be read.
     """
     from ascend_perf.analyzers._choice import choice_of
-    from ascend_perf.analyzers._thresholds import overridden
-    from ascend_perf.plugins import load_analyzers
 
     choice = choice_of(only, rules)
     if not isinstance(run, Run):
         run = load(run, progress=progress)
+    return _analyze(run, choice, progress)
+
+
+def _analyze(run: Run, choice: Choice, progress: Progress) -> Analysis:
+    from ascend_perf.analyzers._thresholds import overridden
+    from ascend_perf.plugins import load_analyzers
+
+    rank_outcomes: dict[str, list[Outcome]] = {}
+    with overridden(choice.overrides):
+        for name, part in load_analyzers().parts.items():
+            if part.scope == "rank" and choice.takes(name):
+                progress(f"analyzing: {name}")
+                rank_outcomes[name] = [
+                    replace(part.run_on_trace(trace), trace_index=index) for index, trace in enumerate(run.traces)
+                ]
+    return _analysis(run, rank_outcomes, choice, progress)
+
+
+def _analysis(
+    run: Run, rank_outcomes: Mapping[str, Sequence[Outcome]], choice: Choice, progress: Progress,
+    summaries: tuple[RankSummary, ...] | None = None,
+) -> Analysis:  # fmt: skip
+    """The analysis of a run whose ranks are analyzed: the job analyzers, all findings, all metrics."""
+    from ascend_perf.analyzers._thresholds import overridden
+    from ascend_perf.plugins import load_analyzers
+
     found = load_analyzers()
     outcomes: list[Outcome] = []
     with overridden(choice.overrides):
         for name, part in found.parts.items():
             if not choice.takes(name):
                 outcomes.append(choice.left_out(part))
-                continue
-            progress(f"analyzing: {name}")
-            if part.scope == "job":
+            elif part.scope == "job":
+                progress(f"analyzing: {name}")
                 outcomes.append(part.run_on_run(run))
             else:
-                outcomes += [replace(part.run_on_trace(t), trace_index=index) for index, t in enumerate(run.traces)]
+                outcomes += rank_outcomes[name]
     for name, why in found.broken.items():
         outcomes.append(Outcome(analyzer=name, status="failed", reason=Words(why, why), scope="job"))
     findings = all_findings(outcomes)
     metrics = tuple(m for o in outcomes for m in o.metrics) + (run.manifest.metrics if run.manifest else ())
     return Analysis(
-        run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics, overrides=choice.overrides
+        run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics, summaries=summaries,
+        overrides=choice.overrides,
     )  # fmt: skip
+
+
+def analyze_paths(
+    paths: Sequence[str | Path],
+    *,
+    ranks: Sequence[int] = (),
+    steps: Sequence[int] = (),
+    only: Sequence[str] = (),
+    rules: Rules | None = None,
+    progress: Progress = _silent,
+    jobs: int | None = None,
+) -> Analysis:
+    """The analysis of what lies at some paths, rank by rank: each is analyzed where it is read, and then cut down.
+
+    The traces of `Analysis.run` hold what job analyzers read; to read another column of them is an error. The outcomes
+    are those of `analyze(select(load(paths)))`. `jobs` as in `load`; the processes analyze too. `only` and `rules` as
+    in `analyze`.
+
+    Raises:
+        UsageError: a rank or a step is not in the data; `only` or `rules` are wrong.
+        InputError: nothing can be read.
+    """
+    from ascend_perf import by_rank
+    from ascend_perf.analyzers._choice import choice_of
+    from ascend_perf.parsers._parallel import jobs_of
+
+    jobs, choice = jobs_of(jobs), choice_of(only, rules)
+    found = _found(paths)
+    if len(found.units) < 2:
+        return _analyze(select(_load(found, progress, jobs), ranks=ranks, steps=steps), choice, progress)
+    tasks = [
+        by_rank.Task(unit=unit, label=label, ranks=tuple(ranks), steps=tuple(steps), choice=choice)
+        for unit, label in zip(found.units, found.labels, strict=True)
+    ]
+    gathered = by_rank.gather(tasks, jobs=jobs, progress=progress)
+    pieces = sorted(gathered.pieces, key=lambda p: (p.trace.meta.rank is None, p.trace.meta.rank or 0))
+    if not pieces:
+        raise gathered.errors[0]
+    if ranks:
+        _check_ranks(ranks, [piece.trace.meta.rank for piece in pieces])
+        pieces = [piece for piece in pieces if piece.trace.meta.rank in set(ranks)]
+    if steps:
+        _check_steps(steps, [piece.steps for piece in pieces])
+    traces = by_rank.shared_groups([piece.trace for piece in pieces])
+    run = _run(found, traces, [*found.problems, *gathered.skipped])
+    outcomes: dict[str, list[Outcome]] = {}
+    for index, piece in enumerate(pieces):
+        for outcome in piece.outcomes:
+            outcomes.setdefault(outcome.analyzer, []).append(replace(outcome, trace_index=index))
+    summaries = tuple(
+        replace(piece.summary, meta=trace.meta)
+        for piece, trace in zip(pieces, run.traces, strict=True)
+        if piece.summary is not None
+    )
+    return _analysis(run, outcomes, choice, progress, summaries)
 
 
 def report(
@@ -335,11 +415,13 @@ def report(
     taken = [path for path in targets.values() if _is_there(path)]
     if taken and not force:
         raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
-    from ascend_perf.analyzers._choice import choice_of
-
-    choice_of(only, rules)  # what is wrong is said before anything is read
-    run = paths if isinstance(paths, Run) else load(list(paths), progress=progress, jobs=jobs)
-    analysis = analyze(select(run, ranks=ranks, steps=steps), only=only, rules=rules, progress=progress)
+    analysis = (
+        analyze(select(paths, ranks=ranks, steps=steps), only=only, rules=rules, progress=progress)
+        if isinstance(paths, Run)
+        else analyze_paths(
+            paths, ranks=ranks, steps=steps, only=only, rules=rules, progress=progress, jobs=jobs
+        )
+    )
     return ReportResult(
         analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress), summary=summary(analysis, lang)
     )
@@ -365,7 +447,8 @@ def write(
 
     rules = {code: rule(code).title for code in rule_codes()}
     payload = build(
-        analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules, overrides=analysis.overrides
+        analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules, summaries=analysis.summaries,
+        overrides=analysis.overrides,
     )  # fmt: skip
     for name, path in targets.items():
         progress(f"writing {path.name}")

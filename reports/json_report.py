@@ -26,8 +26,18 @@ SCHEMA_VERSION: Final = 1
 
 def write_json(payload: Payload, path: Path) -> None:
     """Write `report.json`. An existing file is replaced; whether that is wanted, the caller has asked."""
-    text = json.dumps(document(payload), ensure_ascii=False, allow_nan=False, indent=1)
-    path.write_text(text + "\n", "utf-8", newline="\n")
+    path.write_text(_lines(document(payload)), "utf-8", newline="\n")
+
+
+def _lines(whole: dict[str, Json]) -> str:
+    """JSON with a line per item of each list: readable, and written by the encoder in C (with `indent` it is not)."""
+    dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    parts = []
+    for key, value in whole.items():
+        is_listed = isinstance(value, list) and value
+        text = "[\n  " + ",\n  ".join(map(dump, value)) + "\n ]" if is_listed else dump(value)  # type: ignore[arg-type]
+        parts.append(f" {dump(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def document(payload: Payload) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ascend_perf.model.finding import Words
@@ -34,11 +34,11 @@ def judged_rows(payload: Payload) -> tuple[JudgedRow, ...]:
     for outcome in payload.outcomes:
         for judged in outcome.judged:
             known = rows.get(judged.code)
-            ranks = [] if outcome.rank is None else [outcome.rank]
             if known is not None and _WEIGHT[known.verdict] > _WEIGHT[judged.verdict]:
                 continue
-            if known is not None and known.verdict == judged.verdict:
-                ranks = sorted({*known.ranks, *ranks})
+            ranks = known.ranks if known is not None and known.verdict == judged.verdict else []
+            if outcome.rank is not None:
+                ranks.append(outcome.rank)
             reason = judged.reason or (known.reason if known and known.verdict == judged.verdict else None)
             rows[judged.code] = JudgedRow(
                 code=judged.code, verdict=judged.verdict, reason=reason, ranks=ranks, analyzer=outcome.analyzer
@@ -53,4 +53,4 @@ def judged_rows(payload: Payload) -> tuple[JudgedRow, ...]:
         rows[finding.code] = JudgedRow(
             code=finding.code, verdict="found", reason=None, ranks=list(finding.ranks), analyzer=finding.analyzer
         )
-    return tuple(rows[code] for code in sorted(rows))
+    return tuple(replace(rows[code], ranks=sorted(set(rows[code].ranks))) for code in sorted(rows))

@@ -130,6 +130,7 @@ def build(
     lang: Lang,
     broken: Mapping[str, str] | None = None,
     rules: Mapping[str, Words] | None = None,
+    summaries: Sequence[RankSummary] | None = None,
     overrides: Sequence[Override] = (),
 ) -> Payload:
     """Payload of one analysis.
@@ -141,6 +142,7 @@ def build(
         lang: language of `report.json` and `report.md`, and the first one of the page.
         broken: analyzers that could not be loaded, with the reason.
         rules: short titles of the troubleshooting table by row ID, for the lists of clean and unjudged rows.
+        summaries: `summary_of` each trace, where the traces of the run do not hold all of their tables any more.
         overrides: thresholds for which the user stated other values.
     """
     simulated = any(trace.meta.data_origin == "simulated" for trace in run.traces)
@@ -156,7 +158,7 @@ def build(
         version=__version__,
         data_origin="simulated" if simulated or by_manifest else "measured",
         manifest=run.manifest,
-        ranks=tuple(_summary(trace, _steps_table(outcomes, i)) for i, trace in enumerate(run.traces)),
+        ranks=tuple(summaries if summaries is not None else _summaries(run, outcomes)),
         sources=tuple(sources),
         metrics=tuple(metrics),
         outcomes=tuple(outcomes),
@@ -179,14 +181,19 @@ def shown_path(path: str) -> str:
     return path if not pure.is_absolute() else "/".join(pure.parts[1:][-2:])
 
 
-def _steps_table(outcomes: Sequence[Outcome], index: int) -> ResultTable | None:
-    """The steps of one trace, by its place in the run: ranks may be unknown, or occur twice (profiling cycles)."""
+def _summaries(run: Run, outcomes: Sequence[Outcome]) -> list[RankSummary]:
+    """By the place of a trace in the run: ranks may be unknown, or occur twice (profiling cycles)."""
+    mine: list[list[Outcome]] = [[] for _ in run.traces]
     for outcome in outcomes:
-        if outcome.scope == "rank" and outcome.trace_index == index:
-            for table in outcome.tables:
-                if table.name == STEPS_TABLE:
-                    return table
-    return None
+        if outcome.scope == "rank" and outcome.trace_index is not None and outcome.trace_index < len(mine):
+            mine[outcome.trace_index].append(outcome)
+    return [summary_of(trace, own) for trace, own in zip(run.traces, mine, strict=True)]
+
+
+def summary_of(trace: Trace, outcomes: Sequence[Outcome]) -> RankSummary:
+    """Facts and totals of a rank, and its steps as its own outcomes tell them."""
+    tables = (table for outcome in outcomes for table in outcome.tables if table.name == STEPS_TABLE)
+    return _summary(trace, next(tables, None))
 
 
 def _summary(trace: Trace, steps: ResultTable | None) -> RankSummary:

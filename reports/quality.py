@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
+from pathlib import PurePath
 from typing import Final, TypeVar
 
 from ascend_perf.analyzers._rules import limit, shown_value
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
+from ascend_perf.model.trace import Check
 from ascend_perf.reports.catalogue import words
-from ascend_perf.reports.payload import Payload, shown_path
+from ascend_perf.reports.payload import Payload, ReadSource, shown_path
 from ascend_perf.reports.phrases import phrase
+from ascend_perf.reports.shown import is_large
 from ascend_perf.reports.texts import Lang
 from ascend_perf.reports.verdict import ranges
 from ascend_perf.units import Unit
@@ -53,18 +57,22 @@ def _in(text: str, lang: Lang, column: str = "") -> str:
 
 
 def _sources(payload: Payload, lang: Lang) -> ResultTable:
+    """One row per file; of a large job one per name and format, but for files with a problem."""
+    alike: dict[tuple[str, str, int | None], list[ReadSource]] = {}
+    for place, item in enumerate(payload.sources):
+        is_alone = item.source.problem is not None or not is_large(payload)
+        alike.setdefault((_name(item), item.source.format, place if is_alone else None), []).append(item)
     rows: list[list[Cell]] = []
-    for item in payload.sources:
-        source = item.source
-        dropped = sum(drop.count for drop in source.dropped)
+    for items in alike.values():
+        source = items[0].source
         rows.append(
             [
-                shown_path(source.path),
-                _rank(item.rank),
+                _paths(items),
+                _on(items),
                 source.format,
-                source.rows,
-                source.size_bytes,
-                dropped,
+                sum(item.source.rows for item in items),
+                sum(item.source.size_bytes for item in items),
+                sum(drop.count for item in items for drop in item.source.dropped),
                 None if source.problem is None else _in(source.problem, lang),
             ]
         )
@@ -75,17 +83,32 @@ def _sources(payload: Payload, lang: Lang) -> ResultTable:
     return _table("sources", columns, rows)
 
 
+def _name(item: ReadSource) -> str:
+    """A file's name without the number of a rank (profiler_info_12.json)."""
+    return re.sub(r"_\d+(?=\.\w+$)", "_*", PurePath(item.source.path).name)
+
+
+def _paths(items: Sequence[ReadSource]) -> str:
+    return shown_path(items[0].source.path) if len(items) == 1 else f"{len(items)} x {_name(items[0])}"
+
+
+def _on(items: Sequence[ReadSource]) -> str | None:
+    return ranges(item.rank for item in items if item.rank is not None) or None
+
+
 def _dropped(payload: Payload, lang: Lang) -> ResultTable:
+    """One row per file and reason; of a large job one per name of a file and reason."""
+    alike: dict[tuple[str, str, int | None], list[tuple[ReadSource, int]]] = {}
+    for place, item in enumerate(payload.sources):
+        for drop in item.source.dropped:
+            key = (_name(item), drop.reason, None if is_large(payload) else place)
+            alike.setdefault(key, []).append((item, drop.count))
     rows: list[list[Cell]] = [
-        [shown_path(item.source.path), _rank(item.rank), _in(drop.reason, lang), drop.count]
-        for item in payload.sources
-        for drop in item.source.dropped
-    ]
+        [_paths([item for item, _ in found]), _on([item for item, _ in found]), _in(key[1], lang),
+         sum(count for _, count in found)]
+        for key, found in alike.items()
+    ]  # fmt: skip
     return _table("dropped", (("path", "none"), ("rank", "none"), ("reason", "none"), ("rows", "count")), rows)
-
-
-def _rank(rank: int | None) -> str | None:
-    return None if rank is None else str(rank)
 
 
 def _joined(items: Sequence[tuple[int | None, _Key]]) -> dict[_Key, str | None]:
@@ -102,17 +125,25 @@ def _exact(value: float) -> str:
 
 
 def _checks(payload: Payload, lang: Lang) -> ResultTable:
+    """One row per check and rank; of a large job one per check, with the figures of the rank that differs most."""
+    alike: dict[tuple[bool, str, str, int | None], list[tuple[int | None, Check]]] = {}
+    for place, rank in enumerate(payload.ranks):
+        for number, check in enumerate(sorted(rank.meta.checks, key=lambda c: c.holds)):
+            apart = None if is_large(payload) else place * 1000 + number
+            alike.setdefault((check.holds, check.name, check.unit, apart), []).append((rank.rank, check))
     rows: list[list[Cell]] = []
-    for rank in payload.ranks:
-        for check in sorted(rank.meta.checks, key=lambda c: c.holds):
-            verdict = words("check.holds" if check.holds else "check.differs")
-            rows.append(
-                [
-                    verdict.en if lang == "en" else verdict.zh, _in(check.name, lang), _rank(rank.rank),
-                    _exact(check.ours), _exact(check.theirs), f"{check.ours - check.theirs:.4g}",
-                    _in(check.unit, lang, "unit"), _exact(check.tolerance), _in(check.where, lang),
-                ]
-            )  # fmt: skip
+    for found in sorted(alike.values(), key=lambda found: found[0][1].holds) if is_large(payload) else alike.values():
+        worst, check = max(found, key=lambda item: abs(item[1].ours - item[1].theirs))
+        verdict = words("check.holds" if check.holds else "check.differs")
+        on = ranges(rank for rank, _ in found if rank is not None) or None
+        rows.append(
+            [
+                verdict.en if lang == "en" else verdict.zh, _in(check.name, lang),
+                on if len(found) == 1 else f"{on} (max: {worst})", _exact(check.ours), _exact(check.theirs),
+                f"{check.ours - check.theirs:.4g}", _in(check.unit, lang, "unit"), _exact(check.tolerance),
+                _in(check.where, lang),
+            ]
+        )  # fmt: skip
     columns: _Columns = (
         ("verdict", "none"), ("check", "none"), ("rank", "none"), ("ours", "none"), ("theirs", "none"),
         ("difference", "none"), ("unit", "none"), ("tolerance", "none"), ("where", "none"),
