@@ -113,7 +113,7 @@
     const seen = {};
     section.reasons.forEach(function (r) {
       const text = (r.analyzer ? r.analyzer + AP.t("ui.colon") : "") + AP.w(r.text);
-      (seen[text] = seen[text] || []).push(r.rank);
+      seen[text] = (seen[text] || []).concat(r.ranks);
     });
     return h("div", { class: "reason" + (failed ? " failed" : "") },
       h("strong", null, AP.t(failed ? "ui.failed" : chosen ? "ui.left_out" : "ui.not_in_data")),
