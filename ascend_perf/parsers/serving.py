@@ -14,9 +14,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ascend_perf.errors import InputError
 from ascend_perf.files import head as head_of
@@ -26,6 +27,8 @@ from ascend_perf.model.trace import Device, Dropped, Meta, Missing, ProfilerSett
 from ascend_perf.parsers._ascend_csv import header, read_csv
 from ascend_perf.parsers._serving_columns import Columns, names_of
 from ascend_perf.parsers._source import FileEntry, Folder, Parser, Unit
+
+_N = TypeVar("_N", np.int32, np.int64)
 
 NAME: Final = "serving"
 PRODUCER: Final = "msServiceProfiler"
@@ -60,6 +63,8 @@ _EXECUTE: Final = re.compile(r"modelexec|specdecoding|execute", re.IGNORECASE)
 _ITEM: Final = re.compile(r"\{[^{}]{0,2000}\}")
 _RID: Final = re.compile(r"""['"]?(?:rid|req_id|request_id)['"]?\s*[:=]\s*['"]?([^'",{}\[\]\s]{1,120})""")
 _ITERATION: Final = re.compile(r"""['"]?iter(?:ation)?['"]?\s*[:=]\s*['"]?(\d{1,9})""")
+_USUAL_ITEM: Final = re.compile(r"""\{'rid': '?([^'",{}\[\]\s]{1,120})'?, 'iter': (\d{1,9})\}""")
+"""As the exporter writes it; other spellings are taken apart field by field."""
 _PLAIN_ID: Final = re.compile(r"[^\s'\",\[\](){}]{1,120}")
 
 
@@ -335,31 +340,42 @@ def _shape_of(columns: Columns) -> dict[str, Ints | Text]:
 
 def _items(lists: Text, offset: int) -> Table:
     """The requests of each batch, from texts such as `[{'rid': '3', 'iter': 12}]` or `['3', '4']`."""
-    parsed: list[tuple[list[str], list[int]]] = []
-    for text in lists.values:
-        ids: list[str] = []
-        iterations: list[int] = []
-        for item in _ITEM.findall(text):
-            if rid := _RID.search(item):
-                ids.append(rid[1])
-                iteration = _ITERATION.search(item)
-                iterations.append(int(iteration[1]) if iteration else NULL)
-        if not ids and "{" not in text:
-            ids = _PLAIN_ID.findall(text)
-            iterations = [NULL] * len(ids)
-        parsed.append((ids, iterations))
-    counts = np.array([*(len(ids) for ids, _ in parsed), 0], np.int64)[lists.codes]
-    codes = lists.codes.tolist()
-    requests = [rid for code in codes if code >= 0 for rid in parsed[code][0]]
-    iterations = [value for code in codes if code >= 0 for value in parsed[code][1]]
+    index: dict[str, int] = {}
+    codes: list[NDArray[np.int32]] = []
+    iterations: list[Ints] = []
+    for text in lists.values:  # distinct texts only
+        found = _members(text)
+        codes.append(np.array([index.setdefault(rid, len(index)) for rid, _ in found], np.int32))
+        iterations.append(np.array([int(number) if number else NULL for _, number in found], np.int64))
+    counts = np.array([*(len(part) for part in codes), 0], np.int64)[lists.codes]
+    listed = [code for code in lists.codes.tolist() if code >= 0]
     return Table(
         t.BATCH_REQUESTS,
         {
             "batch": np.repeat(np.arange(len(lists), dtype=np.int64) + offset, counts),
-            "request": Text.of(requests),
-            "iteration": np.array(iterations, np.int64),
+            "request": Text(_end_to_end([codes[code] for code in listed], np.int32), list(index)),
+            "iteration": _end_to_end([iterations[code] for code in listed], np.int64),
         },
     )
+
+
+def _end_to_end(parts: list[NDArray[_N]], kind: type[_N]) -> NDArray[_N]:
+    return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+def _members(text: str) -> list[tuple[str, str]]:
+    """Id and iteration (empty when it is not told) of each request of a list."""
+    usual: list[tuple[str, str]] = _USUAL_ITEM.findall(text)
+    if len(usual) == text.count("{"):
+        if usual or "{" in text:
+            return usual
+        return [(rid, "") for rid in _PLAIN_ID.findall(text)]
+    found = []
+    for item in _ITEM.findall(text):
+        if rid := _RID.search(item):
+            iteration = _ITERATION.search(item)
+            found.append((rid[1], iteration[1] if iteration else ""))
+    return found
 
 
 def _forwards(reading: _Reading, paths: list[Path]) -> None:
