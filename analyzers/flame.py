@@ -54,7 +54,8 @@ def flame(trace: Trace) -> Result:
         Tables flame-host, flame-device-module, flame-device-stack, flame-device-op, one row per node: parent (row of
         the table, unknown for roots), name, self_ns, total_ns, count, class. Largest total first.
     """
-    tables = tuple(_table(view) for view in views(trace))
+    steps = len(_steps.step_windows(trace))
+    tables = tuple(_table(view, steps) for view in views(trace))
     if not tables:
         raise NoData(
             Words("no calls of the host and no tasks of the device in the steps",
@@ -139,7 +140,7 @@ def _host_windows(trace: Trace) -> IntervalSet:
     return intervals.merged(windows.starts, windows.ends)
 
 
-def _table(view: View) -> ResultTable:
+def _table(view: View, steps: int) -> ResultTable:
     tree, cut, share = pruned(view.tree)
     kinds = Text(tree.kind.astype(np.int32), list(CLASSES))
     return result_table(
@@ -153,40 +154,42 @@ def _table(view: View) -> ResultTable:
             Col("count", "count", "次数", tree.count, "count"),
             Col("class", "class", "类别", kinds),
         ),
-        note=_note(view, cut, share),
+        note=_note(view, steps, cut, share),
     )
 
 
-def _note(view: View, cut: int, share: float) -> Words:
+def _note(view: View, count: int, cut: int, share: float) -> Words:
     tree = view.tree
+    steps = "in the step" if count == 1 else f"in the {count} steps together"
+    of_steps = "step 内" if count == 1 else f"{count} 个 step 合计"
     if view.name == "host":
         en = (
-            "Time of the host's threads inside of the steps: below each thread, what it called. Time in which nothing "
-            "was recorded is in no frame; Python calls under 10 us count with their caller."
+            f"Time of the host's threads {steps}: below each thread, what it called. Time in which nothing was "
+            "recorded is in no frame; Python calls under 10 us count with their caller."
         )
         zh = (
-            "step 内 Host 各线程的耗时，每个线程之下是它的调用。没有记录的时间不计入任何帧；"
+            f"{of_steps} Host 各线程的耗时，每个线程之下是它的调用。没有记录的时间不计入任何帧；"
             "不足 10 us 的 Python 调用计入其调用者。"
         )
         if view.cut_ns:
             en += f" {format_ns(view.cut_ns)} of calls that cross each other are left out."
-            zh += f" 相互交叉的调用中有 {format_ns(view.cut_ns)} 未计入。"
+            zh += f"相互交叉的调用中有 {format_ns(view.cut_ns)} 未计入。"
     else:
         en = (
-            "Sum of the durations of kernels, collectives and copies in the steps (tasks that overlap count twice), "
-            "under the calls of the host that launched them."
+            f"Sum of the durations of kernels, collectives and copies {steps} (tasks that overlap count twice), under "
+            "the calls of the host that launched them."
         )
-        zh = "step 内 Kernel、集合通信与拷贝的时长之和（重叠的任务重复计入），归到下发它们的 Host 调用之下。"
+        zh = f"{of_steps} Kernel、集合通信与拷贝的时长之和（重叠的任务重复计入），归到下发它们的 Host 调用之下。"
         lost = tree.total_of("not_attributed") / max(1, tree.whole_ns)
         if lost:
             en += f" {format_ratio(lost)} of it has no known launch or none inside of a frame: not attributed."
-            zh += f" 其中 {format_ratio(lost)} 没有已知的下发调用，或下发不在任何帧内，列为未归属。"
+            zh += f"其中 {format_ratio(lost)} 没有已知的下发调用，或下发不在任何帧内，列为未归属。"
         behind = tree.total_of("backward") / max(1, tree.whole_ns)
         if behind:
             en += f" {format_ratio(behind)} is the backward pass, placed by sequence number with its forward operators."
-            zh += f" 反向计算占 {format_ratio(behind)}，按序列号归到对应的前向算子。"
+            zh += f"反向计算占 {format_ratio(behind)}，按序列号归到对应的前向算子。"
     if cut:
         at = format_ratio(share) if share > MIN_SHARE_RATIO else "0.05 %"
         en += f" Frames below {at} of the whole ({cut}) are taken together."
-        zh += f" 不足总量 {at} 的帧（共 {cut} 个）合并显示。"
+        zh += f"不足总量 {at} 的帧（共 {cut} 个）合并显示。"
     return Words(en, zh)

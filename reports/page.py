@@ -30,7 +30,7 @@ BUDGET_BYTES: Final = 4_500_000
 """Tables are thinned until their JSON fits: the file must stay under 6 MB with scripts and room to spare."""
 
 TIMELINES: Final = 4
-"""Ranks whose timeline is embedded: those of the first findings, then the lowest."""
+"""Ranks whose timeline and flame graphs are embedded: those of the first findings, then the lowest."""
 
 SAFE_INTEGER: Final = 2**53 - 1
 
@@ -246,11 +246,11 @@ def _tables(
     packed: list[Json] = []
     cut = _ranks_left_out(every, near)
     room = BUDGET_BYTES
-    timelines = 0
+    large: dict[str, set[int | None]] = {}
     for section, item in placed:
-        if item.table.name == "timeline":
-            timelines += 1
-        too_many = item.table.name == "timeline" and timelines > TIMELINES
+        seen = large.setdefault(item.table.name, set()) if _is_large(item.table.name) else set()
+        seen.add(item.rank)
+        too_many = len(seen) > TIMELINES
         made_table, kept, size = _fitted(section, item, origins.get(item.rank), 0 if too_many else room)
         if kept != len(item.table):
             cut.append({"section": section, "text": _pair(_note_of_cut(item, kept))})
@@ -261,9 +261,14 @@ def _tables(
     return packed, cut
 
 
+def _is_large(table: str) -> int:
+    """Rank of the tables that are drawn as pictures of many rows: timelines, then flame graphs; 0 for all others."""
+    return 2 if table.startswith("flame-") else int(table == "timeline")
+
+
 def _importance(item: Placed, near: Mapping[int | None, int]) -> tuple[bool, int, int]:
     """Sort key: tables of the job, then small tables before big ones, then ranks of the findings before others."""
-    return item.scope == "rank", 1 if item.table.name == "timeline" else 0, near.get(item.rank, 0)
+    return item.scope == "rank", _is_large(item.table.name), near.get(item.rank, 0)
 
 
 def _ranks_left_out(every: Sequence[tuple[str, Placed]], near: Mapping[int | None, int]) -> list[Json]:

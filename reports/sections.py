@@ -40,6 +40,7 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "idle-gaps": "host",
     "idle-causes": "host",
     "launch": "host",
+    "flame-host": "host",
     "memory-timeline": "memory",
     "memory-peaks": "memory",
     "training-series": "more",

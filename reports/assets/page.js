@@ -11,6 +11,7 @@
     const chosen = AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme;
     root.setAttribute("data-theme", printing ? "light" : chosen);
     AP.redrawTimeline();
+    AP.redrawFlames();
   }
 
   function choice(label, values, chosen, act) {
@@ -90,6 +91,7 @@
   AP.render = function () {
     AP.tip(null);
     AP.forgetTimeline();
+    AP.forgetFlames();
     const y = window.scrollY;
     const held = app.offsetHeight;
     root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";

@@ -20,6 +20,8 @@
 
   const CHARTS = {
     timeline: function () { return [AP.table("timeline") && AP.timelineView(AP.table("timeline"))]; },
+    operators: function () { return [AP.flameView(["device-module", "device-stack", "device-op"], ["flame-host", "section-host", "flame.to_host"])]; },
+    host: function () { return [AP.flameView(["host"], ["flame-device-op", "section-operators", "flame.to_device"])]; },
     mac: function () { return [AP.table("roofline") && AP.rooflineView(AP.table("roofline"), AP.table("roofs"))]; },
     memory: function () { return [AP.table("memory-timeline") && AP.memoryView(AP.table("memory-timeline"))]; },
     communication: function () {
@@ -51,7 +53,10 @@
   };
 
   // Drawn as charts alone; their rows say nothing beside the picture.
-  const NOT_AS_TABLE = ["timeline", "timeline-window", "memory-timeline", "training-series"];
+  const NOT_AS_TABLE = [
+    "timeline", "timeline-window", "memory-timeline", "training-series",
+    "flame-host", "flame-device-module", "flame-device-stack", "flame-device-op",
+  ];
 
   /** Roofs hold two quantities in one column; the table shows each with its own unit. */
   function shown(table) {
