@@ -68,9 +68,9 @@ def absent_ranks(job: Job, calls: Collectives) -> tuple[list[Finding], Judged | 
         return [], Judged(
             code=CODE, verdict="not_judged",
             reason=Words(
-                f"{gone.en} not in the data, and {counted(excess.alike, 'collective')} of equal size take equally "
+                f"{gone.en}, and {counted(excess.alike, 'collective')} of equal size take equally "
                 "long: a rank that is always as late and slow transfers look the same; profile all ranks",
-                f"数据中没有{gone.zh}，且 {excess.alike} 次同样大小的集合通信耗时相当：始终同样迟到的卡与慢传输"
+                f"{gone.zh}，且 {excess.alike} 次同样大小的集合通信耗时相当：始终同样迟到的卡与慢传输"
                 "无法区分，请采集所有卡",
             ),
         )  # fmt: skip
@@ -78,13 +78,18 @@ def absent_ranks(job: Job, calls: Collectives) -> tuple[list[Finding], Judged | 
 
 
 def _gone(job: Job, calls: Collectives) -> Words | None:
-    """The ranks that are not there, with `is` or `are`; None when all are."""
+    """That ranks are not there, or may not be; None when all are."""
     if job.missing:
         who = ranks_words(job.missing)
-        return Words(f"{who.en} {'is' if len(job.missing) == 1 else 'are'}", who.zh)
+        are = "is" if len(job.missing) == 1 else "are"
+        return Words(f"{who.en} {are} not in the data", f"数据中没有 {who.zh}")
     seen = calls.per_call(np.ones(len(calls.place), np.int64), np.add)
     if len(calls) and bool(((calls.size != NULL) & (seen < calls.size)).any()):
-        return Words("ranks of these groups are", "这些通信域的部分卡")
+        return Words("ranks of these groups are not in the data", "数据中没有这些通信域的部分卡")
+    is_whole = any(view.trace.meta.world_size is not None for view in job.ranks)
+    if not is_whole and (not len(calls) or bool((calls.size == NULL).any())):
+        return Words("further ranks may not be in the data (nothing states how many there are)",
+                     "数据中可能缺少其他卡（没有信息给出总卡数）")  # fmt: skip
     return None
 
 
@@ -143,9 +148,9 @@ def _unknown(gone: Words, share: float) -> Judged:
     return Judged(
         code=CODE, verdict="not_judged",
         reason=Words(
-            f"{gone.en} not in the data, and nothing tells how much of the collectives ({format_ratio(share)} of the "
+            f"{gone.en}, and nothing tells how much of the collectives ({format_ratio(share)} of the "
             "step) is waiting for them: profile all ranks",
-            f"数据中没有{gone.zh}，无法判断集合通信（占单步 {format_ratio(share)}）中有多少是在等待它们：请采集所有卡",
+            f"{gone.zh}，无法判断集合通信（占单步 {format_ratio(share)}）中有多少是在等待它们：请采集所有卡",
         ),
     )  # fmt: skip
 
@@ -183,10 +188,10 @@ def _finding(gone: Words, excess: _Excess, blind: Sequence[RankView], share: flo
             ),
         ],
         cause=Words(
-            f"{gone.en[:1].upper()}{gone.en[1:]} not in the data, and the ranks that are there leave these collectives "
+            f"{gone.en[:1].upper()}{gone.en[1:]}, and the ranks that are there leave these collectives "
             "together: none of them is the late one. A link that is slow at times would look the same: profile all "
             "ranks in the same steps.",
-            f"数据中没有{gone.zh}，而已有各卡同时结束这些通信：迟到的不是它们。偶发的慢链路表现相同：请在相同迭代采集"
+            f"{gone.zh}，而已有各卡同时结束这些通信：迟到的不是它们。偶发的慢链路表现相同：请在相同迭代采集"
             "所有卡。",
         ),
         formula="sum over collectives of (shortest duration over the ranks seen - the best of the same op, group and "
