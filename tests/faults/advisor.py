@@ -18,10 +18,11 @@ from typing import Final
 from tests.faults.evaluate import ALL_KINDS, plant
 from tests.faults.kinds import CONTROLS
 from tests.faults.machine import simulate
-from tests.faults.planting import Strength
+from tests.faults.planting import Kind, Strength
 from tests.faults.writer import write_job
 
 MAX_SECONDS: Final = 300
+NO_PROFILE: Final = "the job has no profile"
 
 ROWS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("environment variable", ("H-04", "H-09", "H-02", "N-08", "K-01", "C-08")),
@@ -77,6 +78,8 @@ class Advice:
 def advise(command: Path, folder: Path) -> tuple[list[tuple[str, tuple[str, ...]]], str | None]:
     """The issues in its order, each with its rows; and why there are none."""
     ranks = sorted(folder.glob("*_ascend_pt"))
+    if not ranks:
+        return [], NO_PROFILE
     with tempfile.TemporaryDirectory() as out:
         try:
             said = subprocess.run(
@@ -122,12 +125,22 @@ def judge_control(command: Path, name: str) -> Advice:
     return Advice(kind=name, strength="healthy", place=None, issues=said, false=said, problem=problem)
 
 
+def is_asked(kind: Kind) -> bool:
+    """Whether the advisor reads what the kind writes: profiles, no logs of services or of losses."""
+    return not {code[0] for code in kind.codes} <= {"Q", "V"}
+
+
 def advices(
     command: Path, strengths: Sequence[Strength], kinds: Sequence[str], workers: int
 ) -> tuple[list[Advice], list[Advice]]:
     """What it says of all planted jobs, and of the healthy ones."""
-    tasks = [(kind.name, strength) for kind in ALL_KINDS for strength in strengths if not kinds or kind.name in kinds]
+    tasks = [
+        (kind.name, strength)
+        for kind in ALL_KINDS
+        for strength in strengths
+        if is_asked(kind) and (not kinds or kind.name in kinds)
+    ]
     with ThreadPoolExecutor(workers) as pool:
         planted = pool.map(lambda task: judge(command, *task), tasks)
         healthy = pool.map(lambda name: judge_control(command, name), [n for n in CONTROLS if not kinds or n in kinds])
-        return list(planted), list(healthy)
+        return list(planted), [advice for advice in healthy if advice.problem != NO_PROFILE]

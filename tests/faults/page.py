@@ -135,7 +135,8 @@ def beside(
     healthy: Sequence[Advice],
 ) -> str:
     """The advisor of msprof-analyze on the same jobs (of seed 1), as a section of the page."""
-    ours = {(s.truth.kind, s.truth.strength): s for s in scores if s.truth.seed == 1}
+    asked = {advice.kind for advice in planted}
+    ours = {(s.truth.kind, s.truth.strength): s for s in scores if s.truth.seed == 1 and s.truth.kind in asked}
     rows = []
     for kind in ALL_KINDS:
         own = [advice for advice in planted if advice.kind == kind.name]
@@ -153,7 +154,8 @@ def beside(
     problems = sum(1 for a in (*planted, *healthy) if a.problem)
     mine = list(ours.values())
     right, wrong = sum(s.right for s in mine), sum(len(s.false) for s in mine)
-    quiet = dict(controls)
+    named = {advice.kind for advice in healthy}
+    quiet = {name: said for name, said in controls if name in named}
     return _BESIDE.format(
         jobs=len(planted), healthy=len(healthy),
         recall=f"{sum(s.is_found for s in mine) / max(1, len(mine)):.1%}",
