@@ -25,6 +25,7 @@ MIN_RANKS_FOR_Z: Final = 4
 """Fewer values give no usable median absolute deviation. Status: assumed."""
 MIN_GAP_RATIO: Final = threshold("N-05", "min_gap_ratio")
 MIN_WAIT_RATIO: Final = threshold("N-05", "min_joint_wait_ratio")
+MIN_SHOWN_RATIO: Final = threshold("N-05", "min_shown_ratio")
 
 
 def notable_waits(job: Job) -> list[JointWait]:
@@ -234,8 +235,14 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
     waits_itself = [
         wait.late.rank for wait in waits if wait.waiter is slow and not any(wait.late is view for view in same)
     ]
+    # Who waits for the slow rank communicates longer by about what it computes longer.
+    shows = not any(waiting) or waiting[1] - waiting[0] >= MIN_SHOWN_RATIO.value * excess
     claim = (
         Words(f"; the others wait for {'it' if len(same) == 1 else 'them'}", "，其他卡在等待")
+        if not waits_itself and shows
+        else Words(
+            "; the others' communication does not show that they wait for it", "，但从其他卡的通信看不出在等待它"
+        )
         if not waits_itself
         else Words(
             f"; yet it is not the last to join the collectives: it waits for {ranks_words(waits_itself).en}",
@@ -252,7 +259,7 @@ def _late_in(views: Sequence[RankView], waits: Sequence[JointWait]) -> Finding |
     return finding(
         "N-05", analyzer=NAME, trace_rank=None, share_ratio=share, subject=who.en,
         ranks=tuple(view.rank for view in same),
-        affected_ranks=(slow.rank,) if waits_itself else tuple(view.rank for view in others),
+        affected_ranks=(slow.rank,) if waits_itself or not shows else tuple(view.rank for view in others),
         vendor=slow.trace.meta.device.kind,
         title=Words(
             f"{upper_first(who.en)} {'computes' if len(same) == 1 else 'compute up to'} "

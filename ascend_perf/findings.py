@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final
@@ -35,14 +35,17 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
     rank's own data told the waiting apart already.
     """
     of_job = [
-        (f, frozenset(f.affected_ranks))
+        (f, frozenset(f.affected_ranks) - frozenset(f.ranks))  # the late rank itself does not wait
         for o in outcomes
         if o.scope == "job"
         for f in o.findings
         if f.share_ratio is not None
     ]
     told = {(o.trace_index, f.code) for o in outcomes if o.scope == "rank" for f in o.findings}
-    held_up = [held for o in outcomes for held in o.held_up]
+    held_up: dict[tuple[str, int], list[HeldUp]] = {}
+    for outcome in outcomes:
+        for held in outcome.held_up:
+            held_up.setdefault((held.code, held.waiter), []).append(held)
     settled: list[Finding] = []
     for outcome in outcomes:
         if outcome.scope == "job":
@@ -62,12 +65,18 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
     return settled
 
 
-def _of_its_cause(finding: Finding, held_up: Sequence[HeldUp]) -> Finding:
-    """The finding with the ranks that made the blamed ones late in their place, where the job tells them."""
+def _of_its_cause(finding: Finding, held_up: Mapping[tuple[str, int], Sequence[HeldUp]]) -> Finding:
+    """The finding with the ranks that made the blamed ones late in their place, where the job tells them.
+
+    Args:
+        finding: of one rank.
+        held_up: what the job tells, by code and waiting rank.
+    """
     mine = {
         held.late: held
-        for held in held_up
-        if held.code == finding.code and held.late in finding.ranks and held.waiter in finding.affected_ranks
+        for rank in finding.affected_ranks
+        for held in held_up.get((finding.code, rank), ())
+        if held.late in finding.ranks
     }
     if not mine:
         return finding
