@@ -58,8 +58,8 @@ def flame(trace: Trace) -> Result:
     tables = tuple(_table(view, steps) for view in views(trace))
     if not tables:
         raise NoData(
-            Words("no calls of the host and no tasks of the device in the steps",
-                  "step 内既没有 Host 调用，也没有 Device 任务")
+            Words("no calls of the host in the steps, so that nothing says what launched the tasks of the device",
+                  "step 内没有 Host 调用记录，无法判断 Device 任务由谁下发")
         )  # fmt: skip
     return Result(tables=tables)
 

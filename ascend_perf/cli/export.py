@@ -17,20 +17,30 @@ if TYPE_CHECKING:
     from ascend_perf.model.run import Run
     from ascend_perf.reports.exports._exporter import Exporter, Request
 
-VIEWS = ("host", "device-module", "device-stack", "device-op")
+
+def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the formats there are, and end."""
+    from ascend_perf.reports.exports._exporter import exporters
+
+    if not wanted or context.resilient_parsing:
+        return
+    for name, exporter in sorted(exporters().parts.items()):
+        views = f" (--view {', '.join(exporter.views)})" if exporter.views else ""
+        click.echo(f"{name}: {exporter.summary}{views}")
+    context.exit()
 
 
 @click.command("export")
 # click's own check of permissions would end as wrong usage (2); an input that may not be read is unusable (3).
 @click.argument("path", type=click.Path(path_type=Path, readable=False), metavar="PATH")
-@click.option(
-    "--format", "name", required=True, metavar="NAME",
-    help="folded (stacks for flamegraph.pl), speedscope, or a format of an installed package.",
-)  # fmt: skip
+@click.option("--format", "name", required=True, metavar="NAME", help="Format, such as folded; --list names all.")
 @click.option(
     "--view", metavar="VIEW",
-    help=f"Which flame graph: {', '.join(VIEWS)}. [default: host; speedscope: all]",
+    help="What of it, such as device-module; --list names all. [default: the first; all, where one file holds them]",
 )  # fmt: skip
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="Print the formats and their views."
+)
 @click.option("--rank", type=int, help="The rank, where the profile holds several.")
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step (may be given several times).")
 @click.option(

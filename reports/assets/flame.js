@@ -197,7 +197,7 @@
 
     const canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": AP.t("flame.canvas", { title: AP.w(table.title) }) });
     const pen = canvas.getContext("2d");
-    const says = h("output", { class: "flame-says", "aria-live": "polite" });
+    const says = h("output", { class: "flame-says screen", "aria-live": "polite" });
     const hits = h("output", { class: "count" });
     const crumbs = h("nav", { class: "crumbs screen", "aria-label": AP.t("flame.crumbs") });
     const figure = h("figure", { class: "chart flame", "data-chart": table.name });
@@ -277,8 +277,9 @@
       if (best.kind !== "module" || pen.measureText(text).width <= room) return fit(text, room);
       // Layers differ in the number at their end.
       const end = /_?\d*(?: ×\d+)?$/.exec(text)[0];
-      const start = fit(text.slice(0, text.length - end.length) + "……", room - pen.measureText(end).width);
-      return start ? start + end : fit(text, room);
+      let n = text.length - end.length;
+      while (n > 0 && pen.measureText(text.slice(0, n) + "…" + end).width > room) n--;
+      return n || pen.measureText("…" + end).width <= room ? text.slice(0, n) + "…" + end : "";
     }
 
     let below = 0;

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 
 from ascend_perf import pipeline
 from ascend_perf.analyzers.flame import VIEWS, views
-from ascend_perf.cli import export as command_module
 from ascend_perf.errors import InputError
 from ascend_perf.model.run import Run
 from ascend_perf.model.trace import Meta, Trace
@@ -113,8 +112,15 @@ def test_an_exporter_has_its_file_its_test_and_its_line_in_the_docs(name: str) -
     assert not EXPORTERS.broken
 
 
-def test_the_help_names_the_views_there_are() -> None:
-    assert command_module.VIEWS == VIEWS
+def test_the_list_names_every_format_with_its_views(command: Command) -> None:
+    said = command("export", "--list")
+
+    assert said.code == 0
+    assert said.out.splitlines() == [
+        f"{name}: {part.summary}" + (f" (--view {', '.join(part.views)})" if part.views else "")
+        for name, part in sorted(EXPORTERS.parts.items())
+    ]
+    assert "folded: " in said.out
 
 
 @settings(max_examples=200, deadline=None)
