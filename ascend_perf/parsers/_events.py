@@ -456,9 +456,10 @@ class Interner:
     def codes(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """A code per text, shape (n,), int32."""
         index = self._index
-        missing = set(texts) - index.keys()
-        for text in missing:
-            index[text] = len(index)
+        # In the order of the file: a set's order differs between processes, and ties of a report would with it.
+        for text in dict.fromkeys(texts):
+            if text not in index:
+                index[text] = len(index)
         return np.fromiter(map(index.__getitem__, texts), np.int32, len(texts))
 
     @property
