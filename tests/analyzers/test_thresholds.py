@@ -158,7 +158,9 @@ def test_a_file_and_a_mapping_state_the_same_in_the_order_of_the_table(tmp_path:
 
     assert overrides_of(rules_file(tmp_path, text)) == expected
     assert overrides_of(str(tmp_path / "my.yaml")) == expected
-    given_rules = {"N-05": {"max_notify_ns": 30_000}, "C-14": {"min_calls": 1000, "min_share_ratio": 0.08}}
+    given_rules: dict[str, dict[str, float]] = {
+        "N-05": {"max_notify_ns": 30_000}, "C-14": {"min_calls": 1000, "min_share_ratio": 0.08},
+    }  # fmt: skip
     assert overrides_of(given_rules) == expected
     assert isinstance(overrides_of(given_rules)[2].given, int)
     assert overrides_of(None) == overrides_of(rules_file(tmp_path, "# nothing\n")) == ()
