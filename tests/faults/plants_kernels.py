@@ -110,6 +110,13 @@ def fused_attention(job: Job, target: int, strength: Strength) -> None:
     job.map_ops(change)
 
 
+def _moving(op_type: str, dur: int, rows: int, width: int, passes: int) -> Kernel:
+    """A vector kernel that reads and writes `passes` bf16 tensors of (rows, width) in all: one is two halves."""
+    whole, half = f"{rows},{width}", f"{rows},{width // 2}"
+    inputs, outputs = ((whole,) * (passes - 1), (whole,)) if passes > 1 else ((half,), (half,))
+    return vector_of(op_type, dur, inputs=inputs, outputs=outputs)
+
+
 def _passes(
     sequence: tuple[tuple[str, int], ...], fused_passes: int, replaced: str, width: int = HIDDEN
 ) -> tuple[Plant, Plant]:
@@ -138,11 +145,16 @@ def _passes(
             if is_fused:
                 kernel = op.kernels[0].longer(1.0, dur_ns=round(unit * fused_passes))
                 return replace(op, kernels=(kernel,))
+            rows = max(64, round(unit * HBM_BYTES_PER_NS * 0.58 / (2 * width)))
             return [
-                Op(name=f"aten::{t.lower()}", kernels=(vector_of(t, round(unit * passes), width=width),), tag="fwd",
-                   layer=op.layer)
+                Op(
+                    name=f"aten::{t.lower()}",
+                    kernels=(_moving(t, round(unit * passes), rows, width, passes),),
+                    tag="fwd",
+                    layer=op.layer,
+                )
                 for t, passes in sequence
-            ]  # fmt: skip
+            ]
 
         job.map_ops(change)
 
