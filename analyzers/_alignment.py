@@ -26,6 +26,15 @@ BETTER_RATIO: Final = 0.25
 Status: assumed."""
 
 
+WHOLE_RATIO: Final = 0.9
+"""Calls of the shorter list that one offset of the clocks must explain, where calls are lost in the middle.
+Status: assumed."""
+RIVAL_RATIO: Final = 0.95
+"""An offset that another one explains as well, up to this part of its calls, is not believed. Status: assumed."""
+UNMATCHED: Final = NULL
+"""Shift of a call that is no call of the other rank."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
     """The calls of one group on one rank; rows in ascending order of `ordinals`, each once."""
@@ -37,6 +46,49 @@ class Sequence:
     """Message in bytes, `NULL` where unknown."""
     ends: Ints
     durations: Ints
+
+
+def shifts_of(ours: Sequence, theirs: Sequence) -> Ints:
+    """What to add to the ordinal of each call of `theirs`; `UNMATCHED` for calls that the other rank does not have.
+
+    One shift for all where that fits (`best_shift`), else one for each stretch between calls that a record lost.
+    """
+    shift = best_shift(ours, theirs)
+    if shift or min(len(ours.ordinals), len(theirs.ordinals)) < 2 * MIN_COMMON or fits(ours, theirs, 0):
+        return np.full(len(theirs.ordinals), shift, np.int64)
+    stretches = _stretches(ours, theirs)
+    return np.zeros(len(theirs.ordinals), np.int64) if stretches is None else stretches
+
+
+def _stretches(ours: Sequence, theirs: Sequence) -> Ints | None:
+    """Shifts by call from the offset of the clocks that explains most calls; None where none or several do."""
+    shifts = np.arange(-MAX_SHIFT, MAX_SHIFT + 1)[:, None]
+    wanted = theirs.ordinals[None, :] + shifts
+    at = np.clip(np.searchsorted(ours.ordinals, wanted), 0, len(ours.ordinals) - 1)
+    known = (ours.sizes[at] != NULL) & (theirs.sizes != NULL)
+    same = (ours.ordinals[at] == wanted) & (ours.ops[at] == theirs.ops)
+    same &= ~known | (ours.sizes[at] == theirs.sizes)
+    difference = theirs.ends[None, :] - ours.ends[at]
+    values = np.sort(difference[same])
+    if not len(values):
+        return None
+    limit = int(max(MIN_SPREAD_NS, SPREAD_RATIO * float(np.median(ours.durations))))
+    support = np.searchsorted(values, values + limit, side="right") - np.arange(len(values))
+    best = int(np.argmax(support))
+    count = int(support[best])
+    others = support[(values > values[best] + limit) | (values < values[best] - limit)]
+    rival = int(others.max()) if len(others) else 0
+    least = WHOLE_RATIO * min(len(ours.ordinals), len(theirs.ordinals))
+    if count < least or rival > min(RIVAL_RATIO * count, count - 2):
+        return None
+    offset = int(np.median(values[best : best + count]))
+    apart = np.where(same, np.abs(difference - offset), np.iinfo(np.int64).max)
+    nearest = np.argmin(apart, axis=0)
+    found = np.where(apart.min(axis=0) <= limit, shifts[nearest, 0], UNMATCHED)
+    # Calls keep their order on all ranks: one that would come before its predecessor is another one.
+    moved = np.where(found == UNMATCHED, NULL, theirs.ordinals + found)
+    reach = np.maximum.accumulate(np.append(NULL, moved[:-1]))
+    return np.where((moved != NULL) & (moved > reach), found, UNMATCHED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._alignment import UNMATCHED, shifts_of
 from ascend_perf.analyzers._alignment import Sequence as CallSequence
-from ascend_perf.analyzers._alignment import best_shift
 from ascend_perf.analyzers._clocks import ClockOffset, Clocks, Ties, clocks_of
 from ascend_perf.analyzers._communication import Calls, group_members, has_subtasks, is_p2p, is_pipelined
 from ascend_perf.analyzers._communication_tables import group_names
@@ -34,12 +34,12 @@ _ROOM: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A rank whose record of a group begins at another call than the others'."""
+    """A rank whose record of a group lacks calls that others have, at its begin or in the middle."""
 
     rank: int
     group: str | None
     calls: int
-    """What was added to its ordinals."""
+    """What was added to its ordinals, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +119,8 @@ def collectives_of(views: tuple[RankView, ...]) -> Collectives:
 
     A call is the same on two ranks when group, op and ordinal in the group are equal; where the traces name no groups,
     when order and ends agree. Groups of one name but other members are other groups. Where ops, sizes and ends say that
-    the record of a rank begins at another call, its ordinals are shifted (`best_shift`). Point-to-point calls of a
-    pipeline are left out: their ordinals do not tell which send belongs to which receive.
+    the record of a rank begins at another call or lost some, its ordinals are shifted (`shifts_of`). Point-to-point
+    calls of a pipeline are left out: their ordinals do not tell which send belongs to which receive.
 
     Source:
         rivals-and-methods, method 5.6.
@@ -210,28 +210,32 @@ def _named(views: tuple[RankView, ...]) -> tuple[Ints, Ints, Ints, list[_Name], 
     domain = np.array(domain_of, np.int64)[number]
     added = _shifts(views, place, row, domain, ordinal)
     shown_of = {at: names[kind][0] for kind, at in reversed(list(enumerate(domain_of)))}
-    shifts = tuple(
-        Shift(rank=views[at].rank, group=shown_of[group], calls=value) for (at, group), value in sorted(added.items())
-    )
-    for (at, group), value in added.items():
-        ordinal[(place == at) & (domain == group)] += value
+    shifts = []
+    alike = np.ones(len(place), bool)
+    for (at, group), (rows, values) in sorted(added.items()):
+        common = values != UNMATCHED
+        alike[rows[~common]] = False
+        ordinal[rows[common]] += values[common]
+        most = np.unique(values[common])
+        shifts.append(Shift(rank=views[at].rank, group=shown_of[group], calls=int(most[np.argmax(np.abs(most))])))
+    place, row, number, ordinal = place[alike], row[alike], number[alike], ordinal[alike]
     base = number * _WIDTH
     repeats = np.empty(len(place), np.int64)
     for at in np.unique(place).tolist():
         mine = place == at
         repeats[mine] = _repeats((base + ordinal)[mine])
-    return base + repeats * 0x80000000 + ordinal, place, row, names, sizes, shifts
+    return base + repeats * 0x80000000 + ordinal, place, row, names, sizes, tuple(shifts)
 
 
 def _shifts(
     views: tuple[RankView, ...], place: Ints, row: Ints, domain: Ints, ordinal: Ints
-) -> dict[tuple[int, int], int]:
-    """What to add to the ordinals of a rank (by place) in a group, where its record begins at another call."""
-    found: dict[tuple[int, int], int] = {}
+) -> dict[tuple[int, int], tuple[Ints, Ints]]:
+    """Rows, and what to add to their ordinals, of a rank (by place) in a group whose record lacks calls."""
+    found: dict[tuple[int, int], tuple[Ints, Ints]] = {}
     order = np.lexsort((ordinal, place, domain))
     heads = np.flatnonzero(np.diff(domain[order]) | np.diff(place[order])) + 1
     names: dict[str | None, int] = {}
-    ours: dict[int, list[tuple[int, CallSequence]]] = {}
+    ours: dict[int, list[tuple[int, CallSequence, Ints]]] = {}
     for rows in np.split(order, heads):
         numbers = ordinal[rows]
         if len(numbers) < 2 or not bool((np.diff(numbers) > 0).all()):
@@ -246,12 +250,12 @@ def _shifts(
             ordinals=numbers, ops=codes[ops.codes[mine]], sizes=table.ints("size_bytes")[mine], ends=start + duration,
             durations=duration,
         )  # fmt: skip
-        ours.setdefault(int(domain[rows[0]]), []).append((at, calls))
+        ours.setdefault(int(domain[rows[0]]), []).append((at, calls, rows))
     for group, members in ours.items():
         reference = max(members, key=lambda member: (len(member[1].ordinals), -member[0]))
-        for at, calls in members:
-            if at != reference[0] and (shift := best_shift(reference[1], calls)):
-                found[at, group] = shift
+        for at, calls, rows in members:
+            if at != reference[0] and (values := shifts_of(reference[1], calls)).any():
+                found[at, group] = rows, values
     return found
 
 

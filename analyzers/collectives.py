@@ -219,8 +219,8 @@ def _shifted(calls: Collectives) -> tuple[str, str]:
     more = f" and {len(calls.shifts) - 8} more" if len(calls.shifts) > 8 else ""
     more_zh = f" 等 {len(calls.shifts)} 处" if len(calls.shifts) > 8 else ""
     return (
-        f" Records that begin at another call were aligned by sizes, ops and ends: {', '.join(parts)}{more}.",
-        f"起点不同的记录已按大小、算子与结束时间对齐：{'，'.join(parts_zh)}{more_zh}。",
+        f" Records that lack calls were aligned by sizes, ops and ends: {', '.join(parts)}{more}.",
+        f"缺少调用的记录已按大小、算子与结束时间对齐：{'，'.join(parts_zh)}{more_zh}。",
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ascend_perf.analyzers._alignment import MAX_SHIFT, Sequence, best_shift
+from ascend_perf.analyzers._alignment import MAX_SHIFT, UNMATCHED, Sequence, best_shift, shifts_of
 from ascend_perf.analyzers._clocks import Ties, clocks_of
 from ascend_perf.analyzers._collectives import collectives_of
 from ascend_perf.analyzers._stages import job_of
@@ -206,3 +206,39 @@ def test_gaps_between_steps_tell_the_shift_of_a_regular_rhythm() -> None:
     ours = sequence(list(range(30)), [8] * 30, ends)
     theirs = sequence(list(range(27)), [8] * 27, [e - 10**10 for e in ends[3:]])
     assert best_shift(ours, theirs) == 3
+
+
+@given(st.integers(0, 10**6), st.integers(20, 40), st.integers(1, 5), st.integers(-(10**12), 10**12))
+@settings(max_examples=80, deadline=None)
+def test_calls_that_a_record_lost_in_the_middle(seed: int, count: int, lost: int, offset: int) -> None:
+    """The ordinals of a rank count only what it recorded: each call must find its own again."""
+    rng = random.Random(seed)
+    ends = sorted(rng.sample(range(0, 10**9, 500_000), count))
+    kept = sorted(rng.sample(range(count), count - lost))
+    ours = sequence(list(range(count)), [NULL] * count, ends)
+    theirs = sequence(
+        list(range(len(kept))), [NULL] * len(kept), [ends[at] + offset + rng.randrange(20_000) for at in kept]
+    )
+    shifts = shifts_of(ours, theirs)
+    right = [at - number for number, at in enumerate(kept)]
+    if len(set(right)) == 1:
+        assert shifts.tolist() == right
+    else:
+        # A call at the very end may be told by so few that one shift fits nearly all: then the rest is found by ends.
+        pairs = zip(shifts.tolist(), right, strict=True)
+        wrong = [n for n, (got, good) in enumerate(pairs) if got not in (good, UNMATCHED)]
+        assert len(wrong) <= 0.05 * len(kept)
+
+
+def test_lost_calls_do_not_blame_anybody() -> None:
+    # All arrive together and take 3 ms; rank 1 lost calls 7 and 15 of 24 and counts on without them.
+    ends = moments(24)
+    traces = [trace(r, [(e - 3_000_000, e) for e in ends], clock(10**9 * r)) for r in (0, 2)]
+    kept = [e for n, e in enumerate(ends) if n not in (7, 15)]
+    traces.insert(1, trace(1, [(e - 3_000_000, e) for e in kept], clock(10**9)))
+    calls = collectives_of(job_of(Run(traces=tuple(traces))).ranks)
+    sizes = np.bincount(calls.owner).tolist()
+    assert sizes == [2 if n in (7, 15) else 3 for n in range(24)]
+    assert calls.skew_ns.max() == 0
+    assert [c.offset_ns for c in calls.offsets] == [0, 10**9, 2 * 10**9]
+    assert [(s.rank, s.calls) for s in calls.shifts] == [(1, 2)]
