@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -156,9 +157,39 @@ def test_many_ranks_stay_under_the_limit_and_say_what_is_left_out() -> None:
     text = render(payload)
 
     assert len(text.encode()) < 6_000_000
-    cut = embedded(payload)["cut"]
-    assert len(cut) == 60  # timelines of all but four ranks
+    document = embedded(payload)
+    cut = document["cut"]
     assert all("--rank" in item["text"][0] for item in cut)
+    # The first finding lies on rank 5 and costs rank 0; rank 1 shares the others; rank 33 is in the middle of 64.
+    shown = [0, 1, 2, 3, 4, 5, 6, 33]
+    assert sorted({t["rank"] for t in document["tables"] if t["scope"] == "rank"}) == shown
+    assert document["focus"] in shown
+    assert {t["rank"] for t in document["tables"] if t["name"] == "timeline"} == {0, 1, 5, 33}
+    others = [item for item in cut if "56 other ranks" in item["text"][0]]
+    assert [item["section"] for item in others] == [
+        "steps", "timeline", "operators", "mac", "dma", "communication", "host", "memory",
+    ]  # fmt: skip
+    assert len(cut) == len(others) + 4  # timelines of half of the eight
+    assert len(document["bars"]) == 64
+
+
+def test_a_thousand_ranks_make_no_larger_a_page_than_a_hundred() -> None:
+    def size(count: int) -> int:
+        return len(json.dumps(embedded(_samples.many_ranks(count)), ensure_ascii=False).encode())
+
+    small, large = size(128), size(1024)
+    # What grows: the numbers of the ranks, and a row of the table of ranks for each.
+    assert large - small < 400 * (1024 - 128)
+    assert large < 3_000_000
+
+
+def test_the_bars_of_a_large_job_are_those_in_detail_and_an_even_choice() -> None:
+    bars = embedded(_samples.many_ranks(640))["bars"]
+    ranks = [bar["rank"] for bar in bars]
+    assert len(ranks) == 64
+    assert ranks == sorted(ranks)
+    assert {0, 1, 2, 3, 4, 5} <= set(ranks)
+    assert max(b - a for a, b in itertools.pairwise(ranks)) <= 20  # one of ten, but for the ends
 
 
 def test_a_table_beyond_the_budget_is_shortened_and_says_so() -> None:
