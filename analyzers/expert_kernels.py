@@ -10,6 +10,7 @@ import numpy as np
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
 from ascend_perf.analyzers._expert_load import is_grouped
 from ascend_perf.analyzers._expert_loop import Loop, in_order, loop_of
+from ascend_perf.analyzers._fusions import fusions_of
 from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._thresholds import threshold
@@ -136,12 +137,25 @@ def _permutation(
             f"专家前后的 token 重排每步使用 {time.per_step_count(rows):.4g} 个独立 Kernel（{shown}）："
             f"{format_ns(time.per_step_ns(rows))}（占单步 {format_ratio(share)}）",
         ),
-        evidence=time.evidence(rows, Words("permutation of tokens", "token 重排")),
+        evidence=[*time.evidence(rows, Words("permutation of tokens", "token 重排")), *_fused_apis(time, code)],
         formula="time in which only these kernels run / length of the steps; at most, a fused operator still moves "
         "the tokens",
         bands=time.bands(rows), step_ids=time.steps_seen(rows),
     )  # fmt: skip
     return found, Judged(code=code, verdict="found")
+
+
+def _fused_apis(time: KernelTime, code: str) -> list[Evidence]:
+    """The fused operators whose sequences are among these kernels, and how often."""
+    return [
+        Evidence(
+            name=Words(f"{item.fusion.what.en}, per step", f"{item.fusion.what.zh}，每步次数"),
+            value=item.matches.occurrences / time.steps, unit="count",
+            where=f"fused operator: {item.apis[0].name}",
+        )
+        for item in fusions_of(time).candidates
+        if item.fusion.row == code and item.state == "applicable" and item.apis
+    ]  # fmt: skip
 
 
 def _permuting(time: KernelTime, order: Ints, experts: Bools, index: Bools, sort: Bools) -> Bools:

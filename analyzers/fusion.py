@@ -78,7 +78,7 @@ def _finding(time: KernelTime, item: Candidate) -> Finding | None:
     rows[matches.rows] = True
     matched, kept = int(lengths_ns(time, matches).sum()), float(item.kept_ns.sum())
     union = time.step_share(rows)
-    share = None if union is None or not matched else union * max(0.0, 1 - kept / matched)
+    share = None if union is None else union * max(0.0, 1 - kept / matched) if matched else 0.0
     if share is not None and share < STEP_MIN_RATIO.value:
         return None
     what = item.fusion.what

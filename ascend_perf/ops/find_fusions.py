@@ -222,6 +222,7 @@ class _HostWord:
         used[calls] = True
         launched = self.kernels.ints("host_op")
         known = (launched >= 0) & (launched < len(self.host_ops)) & (self.steps >= 0)
+        known &= self.kernels.ints("start_ns") != NULL
         safe = np.where(known, launched, 0)
         top = self.sequence.top[safe]
         of = np.where(known & (top >= 0), match_of[np.clip(top, 0, None)], -1)

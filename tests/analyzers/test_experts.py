@@ -139,6 +139,9 @@ def test_permutation_around_the_experts_is_counted_and_the_rest_is_not(make_trac
     (found,) = on_rank(make_trace, permuted(10_000)).findings
     assert found.code == "E-04"
     assert found.share_ratio == pytest.approx(0.05)  # sort, two gathers, mul, sum: 5 x 10 us
+    # One of the two sequences of the reference is whole: gather, mul, sum.
+    fused = [e for e in found.evidence if e.where.startswith("fused operator")]
+    assert [(e.value, e.where) for e in fused] == [(1.0, "fused operator: torch_npu.npu_moe_token_unpermute")]
 
 
 @pytest.mark.parametrize("rows", [permuted(5_000), permuted(10_000, "MoeTokenPermute")], ids=["short", "fused"])
