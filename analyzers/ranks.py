@@ -12,7 +12,7 @@ from ascend_perf.analyzers._collectives import job_collectives
 from ascend_perf.analyzers._communication import no_waits, ranks_words
 from ascend_perf.analyzers._communication_tables import build
 from ascend_perf.analyzers._held_up import held_up
-from ascend_perf.analyzers._inherited import job_causes
+from ascend_perf.analyzers._inherited import Causes, job_causes
 from ascend_perf.analyzers._late_ranks import (
     MAX_SPREAD_RATIO,
     last_to_join,
@@ -39,6 +39,10 @@ MAX_BUBBLE_RATIO: Final = threshold("L-01", "max_bubble_ratio")
 MAX_ABOVE_IDEAL_RATIO: Final = threshold("L-01", "max_above_ideal_ratio")
 
 
+MIN_CAUSE_RATIO: Final = 0.5
+"""A rank is named as the cause of waits in the pipeline from this part of them on. Status: assumed."""
+
+
 @job_analyzer(name=NAME, needs=(), order=70, section="ranks", reads=JOB_READS)
 def ranks(run: Run) -> Result:
     """Compute, communication and idle per rank; late ranks (N-05), stages (L-02) and pipeline waits (L-01).
@@ -52,10 +56,11 @@ def ranks(run: Run) -> Result:
     if len(job.ranks) == 1 and job.ranks[0].p2p is None:
         raise NoData(_single(job))
     stage = _stage_imbalance(job)
-    bubble = _pipeline(job)
+    causes = job_causes(job_collectives(job))
+    bubble = _pipeline(job, causes)
     waits = notable_waits(job)
     late = late_ranks(job, waits)
-    held = held_up(job_causes(job_collectives(job)))
+    held = held_up(causes)
     last = last_to_join(waits, held)
     absent, unseen = absent_ranks(job, job_collectives(job))
     found = [*stage[0], *bubble[0], *late[0], *last, *absent]
@@ -146,7 +151,7 @@ def _stage_imbalance(job: Job) -> tuple[list[Finding], Judged]:
     return [found], Judged(code=code, verdict="found")
 
 
-def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
+def _pipeline(job: Job, causes: Causes) -> tuple[list[Finding], Judged]:
     """L-01: ranks wait inside the point-to-point calls of the pipeline."""
     code = "L-01"
     waits = {view.rank: _pipeline_wait(view) for view in job.ranks}
@@ -173,7 +178,7 @@ def _pipeline(job: Job) -> tuple[list[Finding], Judged]:
     affected.sort(key=lambda rank: -share_of(views[rank], known[rank]))
     worst = affected[0]
     share = share_of(views[worst], known[worst])
-    cause_ranks, cause = _pipeline_cause(job, affected)
+    cause_ranks, cause = _pipeline_cause(job, affected, causes)
     low = min(known[rank] / max(1, views[rank].steps) for rank in affected)
     high = max(known[rank] / max(1, views[rank].steps) for rank in affected)
     span = format_ns(high) if format_ns(low) == format_ns(high) else f"{format_ns(low)} - {format_ns(high)}"
@@ -249,8 +254,12 @@ def _limit(job: Job) -> float:
     return min(MAX_BUBBLE_RATIO.value, schedule.ideal_ratio + MAX_ABOVE_IDEAL_RATIO.value)
 
 
-def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...], Words | None]:
-    """The ranks that hold the others up, and why we say so."""
+def _pipeline_cause(job: Job, affected: Sequence[int], causes: Causes) -> tuple[tuple[int, ...], Words | None]:
+    """The ranks that hold the others up, and why we say so.
+
+    A stage that computes longer than the one that waits holds it up as a whole; else the ranks to which the waits
+    lead back, where all of them are known; else the stage.
+    """
     seen = {view.stage: view for view in job.ranks if view.stage is not None}
     waiting = {job.stages.get(rank) for rank in affected}
     compute = {
@@ -270,6 +279,14 @@ def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...],
                 f"阶段 {slow}（{ranks_words(job.stage_ranks(slow)).zh}）的计算时间是等待它的阶段的 {ratio:.2f} 倍"
                 "（见 L-02）：应先平衡各阶段，再增加 micro-batch。",
             )
+        if (late := _late_in_pipeline(job, affected, causes)) and set(late) < set(job.stage_ranks(slow)):
+            who = ranks_words(late)
+            return late, Words(
+                f"The stages compute alike; the waits lead back to {who.en}, late by "
+                f"{'itself' if len(late) == 1 else 'themselves'}: see {'its' if len(late) == 1 else 'their'} own "
+                "profile (rows H, D and P).",
+                f"各阶段计算相近；等待最终来自自身迟到的 {who.zh}：请查看其自身的 profile（H、D、P 各行）。",
+            )
         return job.stage_ranks(slow), None
     # Only the waiting stages were seen: the cause lies with the peers of their pipelines.
     peers = {
@@ -288,6 +305,25 @@ def _pipeline_cause(job: Job, affected: Sequence[int]) -> tuple[tuple[int, ...],
         "whether they compute longer or come late themselves.",
         "流水线的其他阶段拖慢了这些卡；数据中没有它们的文件，无法判断是其计算更久还是自身迟到。",
     )
+
+
+def _late_in_pipeline(job: Job, affected: Sequence[int], causes: Causes) -> tuple[int, ...]:
+    """The ranks that are the cause of most waiting of each affected rank for ranks of other stages; none if unknown."""
+    late: set[int] = set()
+    stage_of = np.vectorize(lambda rank: job.stages.get(rank, -1), otypes=[np.int64])
+    for rank in affected:
+        mine = causes.waiter == rank
+        if mine.any():
+            mine &= stage_of(causes.late) != job.stages.get(rank, -1)
+        if not mine.any():
+            return ()
+        found, index = np.unique(causes.cause[mine], return_inverse=True)
+        parts = np.bincount(index.reshape(-1), weights=causes.exposed_ns[mine])
+        worst = int(np.argmax(parts))
+        if parts[worst] < MIN_CAUSE_RATIO * parts.sum():
+            return ()
+        late.add(int(found[worst]))
+    return tuple(sorted(late))
 
 
 def _need(view: RankView) -> str | None:

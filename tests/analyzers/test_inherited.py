@@ -226,6 +226,14 @@ def test_the_rank_behind_the_late_one_in_its_pipeline_is_not_blamed() -> None:
     assert "Rank 2 自身被 Rank 0 拖慢" in found[0].title.zh
 
 
+def test_the_pipeline_is_held_up_by_the_late_rank_and_not_by_its_whole_stage() -> None:
+    # Stages compute alike: rank 1, beside the late rank 0 in its stage, is not named.
+    (found,) = [f for f in ranks.run_on_run(pipeline(4_000_000)).findings if f.code == "L-01"]
+    assert (found.ranks, found.affected_ranks) == ((0,), (2,))
+    assert "(rank 0 holds it up)" in found.title.en
+    assert "lead back to rank 0, late by itself" in found.cause.en
+
+
 def test_without_the_files_of_the_other_stage_the_nearest_rank_is_named() -> None:
     run = Run(traces=pipeline(4_000_000).traces[3:])
     found = [f for f in all_findings([communication.run_on_trace(t) for t in run.traces]) if f.code == "N-05"]
