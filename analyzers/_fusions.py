@@ -213,8 +213,7 @@ def _admitted(time: KernelTime, api: Api, matches: Matches) -> Bools:
             np.unique(sizes, return_inverse=True)[1]
         ]
     if api.dtypes:
-        allowed = {*api.dtypes, "fp32"} if "fp32" in api.dtypes else set(api.dtypes)
-        good &= ~dtypes.flags(lambda text: (found := matrix_dtype(text)) is not None and found not in allowed)
+        good &= ~dtypes.flags(lambda text: (found := matrix_dtype(text)) is not None and found not in api.dtypes)
     return good | ~matches.forward
 
 
