@@ -16,7 +16,7 @@ from ascend_perf.model.finding import Finding, Metric, Outcome, Words
 from ascend_perf.model.run import Manifest, Run, ordered
 from ascend_perf.model.tables import BESIDE
 from ascend_perf.model.trace import Source, Trace
-from ascend_perf.units import format_bound
+from ascend_perf.units import counted, format_bound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -319,15 +319,22 @@ def _analysis(
                 progress(f"analyzing: {name}")
                 outcomes.append(part.run_on_run(run))
             else:
-                outcomes += rank_outcomes[name]
+                outcomes += rank_outcomes.get(name, (_not_loaded(name),))
     for name, why in found.broken.items():
         outcomes.append(Outcome(analyzer=name, status="failed", reason=Words(why, why), scope="job"))
+    outcomes = [choice.unjudged(o) if o.status == "failed" else o for o in outcomes]
     findings = all_findings(outcomes)
     metrics = tuple(m for o in outcomes for m in o.metrics) + (run.manifest.metrics if run.manifest else ())
     return Analysis(
         run=run, outcomes=tuple(outcomes), findings=findings, metrics=metrics, summaries=summaries,
         overrides=choice.overrides,
     )  # fmt: skip
+
+
+def _not_loaded(name: str) -> Outcome:
+    """For an analyzer that is here but was in no process that read ranks: it could not be imported there."""
+    why = Words("it could not be loaded in the processes that analyze ranks", "分析各卡的进程未能加载该分析项")
+    return Outcome(analyzer=name, status="failed", reason=why)
 
 
 def analyze_paths(
@@ -484,11 +491,17 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
         )
         lines.append(f"  {number}. [{finding.code}] {title}{most}")
     if not lines:
-        judged = sum(1 for o in analysis.outcomes if o.status == "done")
-        lines.append(
-            f"  {judged} 个分析项未发现问题；无法判断的项见报告。" if lang == "zh"
-            else f"  no finding from {judged} analyses; the report lists what could not be judged"
-        )  # fmt: skip
+        clean = len({j.code for o in analysis.outcomes for j in o.judged if j.verdict == "clean"})
+        if clean:
+            lines.append(
+                f"  已检查的 {clean} 行未发现问题；无法判断的行见报告。" if lang == "zh"
+                else f"  no finding in the {counted(clean, 'row')} that could be judged; the report lists the others"
+            )  # fmt: skip
+        else:
+            lines.append(
+                "  根据该数据无法作出任何判断；缺少的内容见报告。" if lang == "zh"
+                else "  nothing could be judged from this data; the report says what is missing"
+            )  # fmt: skip
     for outcome in analysis.failed:
         lines.append(f"  ! {outcome.analyzer} failed: {outcome.reason.en if outcome.reason else ''}")
     return "\n".join(lines)
