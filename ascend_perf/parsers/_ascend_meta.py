@@ -305,9 +305,32 @@ def derive_device(facts: Facts, kernels: Table, counter_hz: int | None) -> Devic
             )
     elif frequency and usable.any():
         cores = _cores_by_blocks(kernels, frequency, notes)
+    stated = cores
+    if cores is not None and frequency is not None and (usable_cores := _usable_cores(cores, frequency)) != cores:
+        cores = usable_cores
+        notes.append(f"{cores} of them usable: no part at this frequency has more")
     device = replace(device, frequency_hz=frequency, cube_cores=cores, derivation="; ".join(notes) or None)
     vector_cores = facts.vector_cores or _vector_cores(kernels, cores)
+    if cores is not None and cores != stated and vector_cores is not None:
+        vector_cores = min(vector_cores, 2 * cores)
     return replace(device, spec=_spec_of(device), vector_cores=vector_cores)
+
+
+def _usable_cores(stated: int, frequency: int) -> int:
+    """Cube cores that programs can use: some devices count one more, which would overstate their peak.
+
+    Source:
+        device table, 910B1: some readings give 25 physical cores, 24 are usable (25 x 1850 MHz is 4 % too much).
+    """
+    from ascend_perf.device.specs import device_specs
+
+    parts = {
+        spec.cube_cores
+        for spec in device_specs().values()
+        if spec.vendor == "Huawei" and spec.frequency_hz is not None
+        and abs(spec.frequency_hz - frequency) <= FREQUENCY_TOLERANCE_RATIO * spec.frequency_hz
+    }  # fmt: skip
+    return stated - 1 if stated not in parts and stated - 1 in parts else stated
 
 
 def _cores_by_blocks(kernels: Table, frequency: int, notes: list[str]) -> int | None:

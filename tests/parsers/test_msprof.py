@@ -129,6 +129,23 @@ def test_facts_of_the_device_come_from_info_json(tmp_path: Path) -> None:
     assert "msprof --sys-io-profiling=on" not in remedies  # nothing says that it was off
 
 
+@pytest.mark.parametrize(
+    ("stated", "mhz", "cube", "vector"),
+    [
+        (25, "1850", 24, 48),  # 910B1: 25 physical cores, 24 usable; 25 would overstate the peak by 4 %
+        (24, "1850", 24, 48),
+        (25, "1650", 25, 50),  # no part of 24 cores runs at 1650 MHz: as stated
+    ],
+)
+def test_a_core_that_is_not_usable_does_not_count(tmp_path: Path, stated: int, mhz: str, cube: int, vector: int) -> None:
+    Prof(tmp_path).raw(0).info(0, rank="3", cores=stated, mhz=mhz).summary([summary_row(0)])
+
+    device = trace_at(tmp_path).meta.device
+
+    assert (device.cube_cores, device.vector_cores) == (cube, vector)
+    assert ("of them usable" in (device.derivation or "")) == (stated != cube)
+
+
 def test_nothing_private_is_carried_over(tmp_path: Path) -> None:
     prof = Prof(tmp_path).raw(0).info(0).sample(ai_core_metrics="Memory")
     prof.summary([summary_row(0)])
