@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,14 @@ class Choice:
             analyzer=part.name, status="left_out", reason=why, scope=part.scope,
             judged=tuple(Judged(code=code, verdict="not_judged", reason=why) for code in rows_of(part.name)),
         )  # fmt: skip
+
+    def unjudged(self, failed: Outcome) -> Outcome:
+        """The outcome of an analyzer that crashed, with its rows as not judged: a crash is no clean bill."""
+        why = Words(f"{failed.analyzer} failed", f"{failed.analyzer} 分析失败")
+        return replace(
+            failed,
+            judged=tuple(Judged(code=code, verdict="not_judged", reason=why) for code in rows_of(failed.analyzer)),
+        )
 
 
 def choice_of(only: Sequence[str] = (), rules: Rules | None = None) -> Choice:

@@ -18,7 +18,7 @@ class JudgedRow:
     """One row ID, its verdict over all ranks, and the reason when it could not be judged.
 
     Found on any rank is found. Not judged on one rank and clean on another is clean for `ranks` only. Where an analyzer
-    that judges the row was left out, it is not clean, whatever others say.
+    that judges the row was left out or crashed, it is not clean, whatever others say.
     """
 
     code: str
@@ -44,7 +44,7 @@ def judged_rows(payload: Payload) -> tuple[JudgedRow, ...]:
                 code=judged.code, verdict=judged.verdict, reason=reason, ranks=ranks, analyzer=outcome.analyzer
             )
     for outcome in payload.outcomes:
-        for judged in outcome.judged if outcome.status == "left_out" else ():
+        for judged in outcome.judged if outcome.status in ("left_out", "failed") else ():
             if rows[judged.code].verdict == "clean":
                 rows[judged.code] = JudgedRow(
                     code=judged.code, verdict="not_judged", reason=judged.reason, ranks=[], analyzer=outcome.analyzer

@@ -152,13 +152,14 @@ def _lead(payload: Payload, span: Spread | None) -> Words:
 
 def _nothing_found(payload: Payload, lead: Words) -> Verdict:
     judged = [judged for outcome in payload.outcomes for judged in outcome.judged]
-    good = {row.code for row in judged if row.verdict == "clean"}
-    good -= {row.code for outcome in payload.outcomes if outcome.status == "left_out" for row in outcome.judged}
+    missed = [outcome for outcome in payload.outcomes if outcome.status in ("left_out", "failed")]
+    good = {row.code for row in judged if row.verdict == "clean"} - {row.code for o in missed for row in o.judged}
     clean, unjudged = len(good), len({row.code for row in judged if row.verdict == "not_judged"} - good)
-    if not clean and not any(outcome.status == "done" for outcome in payload.outcomes):
+    if not clean:
         return Verdict(lead=lead, main=words("verdict.nothing_judged"))
     main = words("verdict.nothing_found", clean=clean, unjudged=unjudged)
-    return Verdict(lead=lead, main=main, is_clean=clean >= max(1, unjudged))
+    has_failed = any(outcome.status == "failed" for outcome in missed)
+    return Verdict(lead=lead, main=main, is_clean=clean >= max(1, unjudged) and not has_failed)
 
 
 def _us(value: float) -> str:
