@@ -7,16 +7,22 @@ import json
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from tests.fuzz import meanings
+from tests.fuzz.seeds import RULES
+
 ODD_TEXT: Final = (
     "", " ", "0", "-1", "1", "N/A", "NaN", "nan", "inf", "-inf", "1e999", "-1e308", "1e-320", "0x10", "1_000", "1,5",
-    "١", "9" * 19, "9" * 40, "-" + "9" * 25, "1.7976931348623157e308", "9223372036854775807", "9223372036854775808",
-    "-9223372036854775808", "0.0000000000000000001", "true", "None", "null", "[]", "{}", "\x00", "\ufeff",
+    "١", "²", "9" * 5000, "9" * 19, "9" * 40, "-" + "9" * 25, "1.7976931348623157e308",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775808", "0.0000000000000000001",
+    "true", "None", "null", "[]", "{}", "\x00", "\ufeff",
     "\ud83d\ude00", "a" * 5000, '"', "'", "\t", ";",
+    "n" * 100_000, "\u202egnp.\u202c", "a\x00b", "\ud800",
     "</script>", "../../etc/passwd", "hcom_allReduce__1_2", "=1+1", "%s%n", "{0}",
 )  # fmt: skip
 ODD_JSON: Final[tuple[object, ...]] = (
@@ -38,24 +44,57 @@ def damage(folder: Path, rng: random.Random) -> list[str]:
     """Damage some of the files below a folder; what was done, in words."""
     done = []
     for _ in range(rng.randint(1, MAX_DAMAGES)):
-        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("unaging"))
         if not files:
             break
         path = rng.choice(files)
-        ways = [_bytes, _bytes, _bytes, _lines, _lines, _lines, _file]
-        if path.suffix in (".db", ".sqlite"):
-            ways = [_database, _database, _database, _database, _bytes, _file]
-        elif path.suffix == ".json":
-            ways += [_json, _json, _json, _json]
-        elif path.suffix == ".csv":
-            ways += [_cells, _cells, _cells, _cells]
-        way = rng.choice(ways)
+        if (folder / RULES) in files and rng.random() < 0.7:
+            path = folder / RULES
+        elif len(files) > 1 and rng.random() < 0.1:
+            path.unlink()  # first of all, what is left is what analyzers have to do without
+            done.append(f"{path.name}: removed")
+            continue
         try:
-            what = way(path, rng)
-        except (UnicodeError, ValueError, IndexError, sqlite3.Error, RecursionError, OSError):
+            what = rng.choice(_ways(path))(path, rng)
+        except _BEYOND:
             what = _bytes(path, rng)  # damaged beyond that way already
         done.append(f"{path.name}: {what}")
     return done
+
+
+_Way = Callable[[Path, random.Random], str]
+_BEYOND: Final = (
+    UnicodeError, ValueError, IndexError, KeyError, TypeError, sqlite3.Error, RecursionError, OSError, EOFError,
+    zlib.error,
+)  # fmt: skip
+
+
+def _ways(path: Path) -> Sequence[_Way]:
+    """What can be done to a file, the more usual ones several times."""
+    if path.suffix in (".db", ".sqlite"):
+        return [_database] * 4 + [meanings.database] * 4 + [_bytes, _file]
+    if path.suffix == ".gz":
+        return [_inside] * 7 + [_bytes, _file]
+    if path.suffix == ".yaml":
+        return [_bytes, _lines] + [meanings.limits] * 8
+    own: dict[str, list[_Way]] = {
+        ".jsonl": [_json_line] * 6 + [meanings.numbers] * 2,
+        ".json": [_json] * 4 + [meanings.json_values] * 4,
+        ".csv": [_cells] * 4 + [meanings.csv_columns] * 4,
+    }
+    return [_bytes, _bytes, _lines, _lines, _file, *own.get(path.suffix, [meanings.numbers] * 4)]
+
+
+def _inside(path: Path, rng: random.Random) -> str:
+    """Damage to what a gzip file holds; the file itself stays one."""
+    inner = path.with_suffix("")
+    inner.write_bytes(gzip.decompress(path.read_bytes()))
+    try:
+        what = rng.choice([way for way in _ways(inner) if way is not _file])(inner, rng)
+        path.write_bytes(gzip.compress(inner.read_bytes(), 1))
+    finally:
+        inner.unlink()
+    return f"inside: {what}"
 
 
 def _bytes(path: Path, rng: random.Random) -> str:
@@ -151,6 +190,26 @@ def _json(path: Path, rng: random.Random) -> str:
         root = value
     path.write_text(json.dumps(root), "utf-8")
     return f"{way} {place}: {str(value)[:20]!r}"
+
+
+def _json_line(path: Path, rng: random.Random) -> str:
+    """Damage to one line of JSON lines, or the same change of meaning in each of them."""
+    lines = path.read_text("utf-8").rstrip("\n").split("\n")
+    inner = path.with_suffix(".json")
+    at = rng.randrange(len(lines))
+    try:
+        if rng.random() < 0.5:
+            inner.write_text(lines[at], "utf-8")
+            what = f"line {at}: {_json(inner, rng)}"
+            lines[at] = inner.read_text("utf-8")
+        else:
+            inner.write_text(json.dumps([json.loads(line) for line in lines]), "utf-8")
+            what = meanings.json_values(inner, rng)
+            lines = [json.dumps(line) for line in json.loads(inner.read_text("utf-8"))]
+    finally:
+        inner.unlink()
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return what
 
 
 def _database(path: Path, rng: random.Random) -> str:

@@ -11,20 +11,22 @@ import argparse
 import multiprocessing
 import random
 import resource
+import shutil
 import signal
 import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.pipeline import analyze, load, write
+from ascend_perf.pipeline import analyze, analyze_paths, load, write
 from tests.fuzz.mutate import damage
-from tests.fuzz.seeds import SEEDS
+from tests.fuzz.seeds import RULES, SEEDS
 
 MAX_SECONDS: Final = 60
 MAX_BYTES: Final = 6 << 30
@@ -37,8 +39,21 @@ class TooLong(Exception):
 
 def prepare(target: str, number: int, folder: Path) -> list[str]:
     """The damaged profile of a case; what was done to it."""
-    SEEDS[target](folder)
+    shutil.copytree(_seed(target), folder, dirs_exist_ok=True)
     return damage(folder, random.Random(f"{target} {number}"))
+
+
+@cache
+def _seed(target: str) -> Path:
+    """The undamaged profile, written once in a process."""
+    place = tempfile.TemporaryDirectory()
+    _PLACES.append(place)
+    SEEDS[target](Path(place.name))
+    return Path(place.name)
+
+
+_PLACES: Final[list[tempfile.TemporaryDirectory[str]]] = []
+"""They are removed at the end of the process."""
 
 
 def fault(target: str, number: int, folder: Path) -> str | None:
@@ -46,7 +61,11 @@ def fault(target: str, number: int, folder: Path) -> str | None:
     prepare(target, number, folder)
     out = folder.parent / f"{folder.name}-report"
     try:
-        analysis = analyze(load(folder, jobs=1))
+        rules = folder / RULES if (folder / RULES).exists() else None
+        if number % 2:  # as the command does, rank by rank
+            analysis = analyze_paths([folder], rules=rules, jobs=1)
+        else:
+            analysis = analyze(load(folder, jobs=1), rules=rules)
         failed = [f"{o.analyzer}: {o.reason.en if o.reason else ''}" for o in analysis.failed]
         if failed:
             return "failed " + "; ".join(sorted(set(failed)))
