@@ -77,7 +77,7 @@ def _ways(path: Path) -> Sequence[_Way]:
         return [_inside] * 7 + [_bytes, _file]
     if path.suffix == ".yaml":
         return [_bytes, _lines] + [meanings.limits] * 8
-    own: dict[str, list[_Way]] = {
+    own: dict[str, Sequence[_Way]] = {
         ".jsonl": [_json_line] * 6 + [meanings.numbers] * 2,
         ".json": [_json] * 4 + [meanings.json_values] * 4,
         ".csv": [_cells] * 4 + [meanings.csv_columns] * 4,
