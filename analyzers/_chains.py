@@ -12,9 +12,10 @@ from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Text
-from ascend_perf.model.tables import KERNELS
+from ascend_perf.model.tables import HOST_OPS, KERNELS
 from ascend_perf.ops.classify import KernelClass
 from ascend_perf.ops.flops import parse_shapes
+from ascend_perf.ops.host_work import elementwise_output
 
 LOADS_MIN_RATIO: Final = threshold("C-06", "min_moving_pipe_ratio")
 """The vendor's other limit, a sum of vec, MTE2 and MTE3 above 0.9, says nothing: pipes of one kernel overlap."""
@@ -48,11 +49,12 @@ def chains_of(time: KernelTime, classes: Text, claimed: Bools) -> Chains:
         claimed: kernels that other rows claim; they end a chain.
 
     Reads:
-        kernels: start_ns, dur_ns, stream, input_shapes, output_shapes, aiv pipe ratios.
+        kernels: start_ns, dur_ns, stream, input_shapes, output_shapes, aiv pipe ratios; host_ops: name, input_shapes
+        (GPU kernels, which record no shapes themselves).
     """
     kernels = time.trace[KERNELS]
     steps = membership(time.trace, kernels, time.windows)
-    inputs, outputs = kernels.text("input_shapes"), kernels.text("output_shapes")
+    inputs, outputs = operands(time)
     handed = outputs.relabel(_first_shape)
     both = Text.concat([handed, inputs.relabel(_widest_shape)])
     gives, takes = both.codes[: len(kernels)], both.codes[len(kernels) :]
@@ -81,6 +83,34 @@ def chains_of(time: KernelTime, classes: Text, claimed: Bools) -> Chains:
         rows=rows[taken], firsts=np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64),
         lengths=lengths.astype(np.int64), saved_ns=total[kept] * (lengths - 1) / lengths,
     )  # fmt: skip
+
+
+def operands(time: KernelTime) -> tuple[Text, Text]:
+    """Shapes of the inputs and of the output of each kernel; unknown for GPU kernels that do not work alone.
+
+    Those of a GPU are its operator's, for element-wise operators that launched one kernel: the output follows from
+    broadcasting.
+    """
+    kernels, ops = time.trace[KERNELS], time.trace[HOST_OPS]
+    if kernels.has("input_shapes") or not len(ops):
+        return kernels.text("input_shapes"), kernels.text("output_shapes")
+    op = kernels.ints("host_op")
+    usable = (op != NULL) & (op >= 0) & (op < len(ops))
+    launched = np.bincount(op[usable], minlength=len(ops))
+    at = np.where(usable, op, 0)
+    usable &= launched[at] == 1
+    names, shapes = ops.text("name"), ops.text("input_shapes")
+    # Each distinct pair of name and shapes once.
+    pair = names.codes[at].astype(np.int64) * (len(shapes.values) + 1) + shapes.codes[at]
+    _, first, index = np.unique(pair, return_index=True, return_inverse=True)
+    given: list[str | None] = []
+    for row in at[first].tolist():
+        out = elementwise_output(names[row] or "", parse_shapes(shapes[row] or ""))
+        given.append(None if out is None else ",".join(map(str, out)))
+    output = Text.of(given)
+    codes = np.where(usable, output.codes[index.reshape(-1)], -1).astype(np.int32)
+    inputs = np.where(codes >= 0, shapes.codes[at], -1).astype(np.int32)
+    return Text(inputs, shapes.values), Text(codes, output.values)
 
 
 def has_counters(time: KernelTime) -> bool:

@@ -96,7 +96,7 @@ def utilisation_of(trace: Trace) -> Utilisation:
     work = work_of(kernels, trace[HOST_OPS])
     mac = np.where(is_cube, pipes["aic_mac_ratio"], np.nan)
     cube = np.where(is_cube, _cube_ratio(kernels, spec, duration), np.nan)
-    shape_rate = _per_second(work.flops, duration)
+    shape_rate = _per_second(np.where(work.flops > 0, work.flops, np.nan), duration)  # moving data has no rate
     dtype = work.dtype if is_gpu else _compute_dtype(kernels, work.dtype, classes)
     peak = _peaks(dtype, is_cube, spec)
     mfu = mac * cube

@@ -13,6 +13,7 @@ from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Words
 from ascend_perf.model.table import Bools
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
+from ascend_perf.ops.classify import KernelClass, kernel_classes
 from ascend_perf.plugins import analyzer
 from ascend_perf.units import format_ns, format_ratio
 
@@ -30,8 +31,10 @@ def attention(trace: Trace) -> Result:
     Returns:
         Findings C-05, subject `padding` and subject `pipe`; a kernel belongs to one of them.
     """
-    if trace.meta.device.kind in ("gpu", "cpu"):
-        return Result()  # their kernels tell neither sizes nor pipes
+    if trace.meta.device.kind == "cpu":
+        return Result()  # no fused kernels of a device
+    if trace.meta.device.kind == "gpu":
+        return Result(judged=(_of_gpu(trace),))
     kernels = trace[KERNELS]
     if not kernels.has("op_type"):
         return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=LEVEL1),))
@@ -51,6 +54,20 @@ def attention(trace: Trace) -> Result:
         f"{count} 个融合注意力算子均无明显补齐浪费，也没有流水达到上限",
     )
     return Result(judged=(Judged(code=CODE, verdict="clean", reason=reason),))
+
+
+def _of_gpu(trace: Trace) -> Judged:
+    """Neither pipes nor blocks of a GPU's kernels are recorded: the roofline says how fast they are."""
+    count = int(kernel_classes(trace[KERNELS]).equals(KernelClass.ATTENTION.value).sum())
+    if not count:
+        reason = Words("no fused attention kernels", "没有融合注意力算子")
+        return Judged(code=CODE, verdict="clean", reason=reason)
+    reason = Words(
+        f"blocks and pipes of the {count} attention kernels are not recorded on GPUs; how near they come to their roof "
+        "stands in the roofline by class of kernel",
+        f"GPU 不记录 {count} 个注意力算子的分块与流水；其与上限的差距见按算子类别的 Roofline",
+    )
+    return Judged(code=CODE, verdict="not_judged", reason=reason)
 
 
 def _padding(time: KernelTime, found: Attention) -> Finding | None:

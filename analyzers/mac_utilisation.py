@@ -14,6 +14,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers._utilisation import BOUND_MIN_RATIO, BOUNDS, Utilisation, utilisation_of, weighted_mean
+from ascend_perf.analyzers._work_classes import class_table, coverage
 from ascend_perf.device.roofline import intensity_flop_per_byte
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import Bools, Floats
@@ -54,7 +55,11 @@ def mac_utilisation(trace: Trace) -> Result:
     for outcome in (*_operand_bound(time, use), *_no_pipe(time, use), *_memory_bound(time, use)):
         (findings if isinstance(outcome, Finding) else judged).append(outcome)  # type: ignore[arg-type]
     groups = _groups(time)
-    tables = [_table(time, use, groups), *_roofline(time, use, groups), *_roofs(time, use)]
+    by_class = class_table(time, use)
+    tables = [
+        *([] if by_class is None else [by_class]), _table(time, use, groups), *_roofline(time, use, groups),
+        *_roofs(time, use),
+    ]  # fmt: skip
     return Result(findings=tuple(findings), metrics=_metrics(time, use), tables=tuple(tables), judged=tuple(judged))
 
 
@@ -405,6 +410,9 @@ def _metrics(time: KernelTime, use: Utilisation) -> tuple[Metric, ...]:
         ratio("cube_utilisation", weighted_mean(use.cube_ratio, use.duration)),
         ratio("kernel_mfu", weighted_mean(use.mfu, use.duration)),
     ]
+    if time.kernel_total_ns:
+        known = coverage(time, use)
+        metrics += [ratio("flops_known", known[0]), ratio("bytes_known", known[1])]
     matrix = use.is_cube & ~np.isnan(use.work.flops)
     spent = int(use.duration[matrix].sum())
     if spent:

@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from ascend_perf.analyzers._chains import Chains, chains_of, has_counters
+from ascend_perf.analyzers._chains import Chains, chains_of, has_counters, operands
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
 from ascend_perf.analyzers._kernels import LEVEL1, STEP_MIN_RATIO, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Evidence, Judged, Result, ResultTable, Words
-from ascend_perf.model.tables import KERNELS
+from ascend_perf.model.tables import HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import kernel_classes
 from ascend_perf.plugins import analyzer
@@ -32,16 +32,20 @@ def vector_chains(trace: Trace) -> Result:
     """Report chains of element-wise kernels with equal shapes that one fused kernel would replace.
 
     Reads:
-        kernels: start_ns, dur_ns, stream, op_type, input_shapes, output_shapes, aiv pipe ratios.
+        kernels: start_ns, dur_ns, stream, op_type, input_shapes, output_shapes, aiv pipe ratios; host_ops: name,
+        input_shapes (GPU).
 
     Returns:
         Finding C-06. Its share is the union of the chains over the steps, times the part of their time that is saved
         when k kernels become one: (k - 1) / k. Kernels of rows C-10 (casts), C-12, C-13 and C-14 are left out.
     """
-    if trace.meta.device.kind in ("gpu", "cpu"):
-        return Result()  # their kernels have no shapes
+    if trace.meta.device.kind == "cpu":
+        return Result()  # no kernels pass tensors through the memory of a device
     kernels = trace[KERNELS]
-    if not kernels.has("input_shapes") or not kernels.has("output_shapes"):
+    is_gpu = trace.meta.device.kind == "gpu"
+    if is_gpu and not _has_host_shapes(trace):
+        return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=_NO_SHAPES),))
+    if not is_gpu and not (kernels.has("input_shapes") and kernels.has("output_shapes")):
         return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=LEVEL1),))
     time = KernelTime.of(trace)
     classes = kernel_classes(kernels)
@@ -77,7 +81,7 @@ def vector_chains(trace: Trace) -> Result:
                 where=kernel_place(kernels, first), start_ns=int(kernels.ints("start_ns")[first]),
             ),
             *time.evidence(rows, Words("kernels in chains", "链内 Kernel")),
-            *(() if has_counters(time) else (_NO_COUNTERS,)),
+            *(() if is_gpu or has_counters(time) else (_NO_COUNTERS,)),
         ],
         bands=time.bands(rows), step_ids=time.steps_seen(rows),
         formula="union(chains) / step * (k - 1) / k of k kernels, weighted by time; without kernels that rows C-10, "
@@ -88,17 +92,32 @@ def vector_chains(trace: Trace) -> Result:
     )  # fmt: skip
 
 
+_NO_SHAPES: Final = Words(
+    "no operators with shapes: profile with ProfilerActivity.CPU and record_shapes=True",
+    "没有带 Shape 的框架算子：采集时请开启 ProfilerActivity.CPU 与 record_shapes=True",
+)
+
 _NO_COUNTERS: Final = Evidence(
     name=Words("load and store pipes", "搬运流水占比"), value=None,
     where="not in this data (aic_metrics=PipeUtilization): element-wise kernels are taken to move data",
 )  # fmt: skip
 
 
+def _has_host_shapes(trace: Trace) -> bool:
+    """Whether kernels are linked to operators with shapes."""
+    shapes = trace[HOST_OPS].text("input_shapes")
+    return trace[KERNELS].has("host_op") and bool((shapes.codes >= 0).any())
+
+
 def _types(time: KernelTime, chains: Chains, at: int) -> str:
     """Operator types of a chain in order."""
     length = int(chains.lengths[at])
     begin = int(chains.firsts[at])
-    types = time.trace[KERNELS].text("op_type").take(chains.rows[begin : begin + min(length, MAX_TYPES)])
+    rows = chains.rows[begin : begin + min(length, MAX_TYPES)]
+    kernels = time.trace[KERNELS]
+    types = kernels.text("op_type").take(rows)
+    if not kernels.has("op_type"):
+        types = time.trace[HOST_OPS].text("name").take(kernels.ints("host_op")[rows])
     more = f" ... ({length} kernels)" if length > MAX_TYPES else ""
     return " - ".join(name or "?" for name in types) + more
 
@@ -114,7 +133,7 @@ def _table(time: KernelTime, chains: Chains) -> ResultTable:
         [
             Col("types", "Operators", "算子", [_types(time, chains, at) for at in top.tolist()]),
             Col("kernels", "Kernels", "Kernel 数", chains.lengths[top], "count"),
-            Col("shapes", "Output shape", "输出 Shape", kernels.text("output_shapes").take(heads)),
+            Col("shapes", "Output shape", "输出 Shape", operands(time)[1].take(heads)),
             Col("time_ns", "Time", "耗时", spent, "ns"),
             Col("saved_ns", "Saved at most", "至多可省", chains.saved_ns[top], "ns"),
             Col("start_ns", "At", "时刻", kernels.ints("start_ns")[heads]),

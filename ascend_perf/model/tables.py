@@ -212,6 +212,7 @@ HOST_OPS: Final = TableSpec(
         _int("thread"),
         _text("input_shapes"),
         _text("input_dtypes"),
+        _text("arguments", "JSON list of the arguments as texts; of convolutions and attention alone"),
         _int("sequence_number"),
         _int("correlation", doc="External id (Kineto) or connection id"),
         _text("stack", "innermost frame first, separated by newlines"),

@@ -109,7 +109,7 @@ _GPU: Final = (
     _rule(KernelClass.QUANT, "(?<!norm_)quantiz|dynamic_.*quant|per_token_quant|dequant"),
     _rule(
         KernelClass.MATMUL,
-        "gemm|gemv|matmul|cijk_|^mm_|_mm_|nvjet|splitk|magma|cutlass::kernel|cublaslt|epilogue::impl|wvsplitk",
+        "(?<!fb)gemm|gemv|matmul|cijk_|^mm_|_mm_|nvjet|splitk|magma|cutlass::kernel|cublaslt|epilogue::impl|wvsplitk",
     ),
     _rule(KernelClass.LOSS, "nll_?(loss|criterion)|cross_entropy|mse_loss|bce|loss_?(forward|backward)"),
     _rule(KernelClass.SOFTMAX, "softmax"),

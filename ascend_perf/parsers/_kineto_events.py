@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_perf.model.table import NULL, Ints, Text
+from ascend_perf.ops.host_work import ARGUMENTS_OF, MAX_ARGUMENTS
 from ascend_perf.parsers import _kineto_comm as comm
 from ascend_perf.parsers._events import Event, EventFile, Interner
 from ascend_perf.parsers._numbers import decimal_ns, decimal_scaled, json_ints
@@ -62,6 +63,7 @@ class _HostArgs(msgspec.Struct, gc=False):
     sequence: int | None = msgspec.field(name="Sequence number", default=None)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
     types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
     stack: str | None = msgspec.field(name="Call stack", default=None)
 
 
@@ -123,6 +125,7 @@ class Columns:
         self.frames = Interner()
         self.shapes = Interner()
         self.types = Interner()
+        self.arguments = Interner()
         self.stacks = Interner()
         self.notes = Interner()
         self.kernels = Rows()
@@ -208,12 +211,17 @@ class Columns:
         events, start, dur = self._times(bucket)
         args = _args(events, _HostArgs)
         annotation = int(bool(events) and events[0].cat == "user_annotation")
+        needed = [any(word in e.name for word in ARGUMENTS_OF) for e in events]
         self.host.add(
             start=start, dur=dur, name=self.names.codes([e.name for e in events]),
             thread=json_ints([e.tid for e in events]), correlation=_ints([a.external_id for a in args]),
             sequence=_ints([a.sequence for a in args]),
             shapes=self.shapes.codes([bytes(a.dims).decode("utf-8", "replace") for a in args]),
             types=self.types.codes([bytes(a.types).decode("utf-8", "replace") for a in args]),
+            arguments=self.arguments.codes([
+                bytes(a.values).decode("utf-8", "replace") if wanted and len(a.values) <= MAX_ARGUMENTS else ""
+                for a, wanted in zip(args, needed, strict=True)
+            ]),
             stack=self.stacks.codes([a.stack or "" for a in args]),
             annotation=np.full(len(events), annotation, np.int64),
         )  # fmt: skip

@@ -210,6 +210,7 @@ class _Tables:
                 "thread": h.ints("thread")[ops],
                 "input_shapes": h.text("shapes", self.columns.shapes).take(ops).relabel(dims_of),
                 "input_dtypes": h.text("types", self.columns.types).take(ops).relabel(_dtypes),
+                "arguments": h.text("arguments", self.columns.arguments).take(ops).relabel(lambda word: word or None),
                 "sequence_number": h.ints("sequence")[ops],
                 "correlation": h.ints("correlation")[ops],
                 "stack": h.text("stack", self.columns.stacks).take(ops).relabel(frames),

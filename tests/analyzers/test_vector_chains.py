@@ -90,3 +90,62 @@ def test_without_shapes_nothing_is_judged(make_trace: Make) -> None:
     outcome = vector_chains.run_on_trace(make_trace(meta=NPU, steps=STEP, kernels=[bare]))
 
     assert [(row.code, row.verdict) for row in outcome.judged] == [("C-06", "not_judged")]
+
+
+GPU = Meta(rank=0, device=Device(kind="gpu"))
+
+
+def _gpu(make_trace: Make, ops: list[tuple[str, str]], kernels: list[int]) -> Trace:
+    return make_trace(
+        meta=GPU, steps=STEP,
+        host_ops=[
+            {"start_ns": i, "dur_ns": 1, "name": name, "input_shapes": shapes} for i, (name, shapes) in enumerate(ops)
+        ],
+        kernels=[
+            {"start_ns": at * 101_000, "dur_ns": 100_000, "name": "vectorized_elementwise_kernel", "core": "SM",
+             "stream": 7, "host_op": op}
+            for at, op in enumerate(kernels)
+        ],
+    )  # fmt: skip
+
+
+QUICK_GELU = [("aten::mul", "5,8;"), ("aten::sigmoid", "5,8"), ("aten::mul", "5,8;5,8")]
+
+
+def test_kernels_of_a_gpu_have_the_shapes_of_their_operators(make_trace: Make) -> None:
+    outcome = vector_chains.run_on_trace(_gpu(make_trace, QUICK_GELU, [0, 1, 2]))
+
+    (found,) = outcome.findings
+    assert found.share_ratio == pytest.approx(0.3 * 2 / 3)
+    (table,) = outcome.tables
+    assert table.column("types") == ("aten::mul - aten::sigmoid - aten::mul",)
+    assert table.column("shapes") == ("5,8",)
+
+
+@pytest.mark.parametrize(
+    ("ops", "kernels"),
+    [
+        ([("aten::mul", "5,8;"), ("aten::sigmoid", "5,9")], [0, 1]),
+        ([("aten::mul", "5,8;"), ("aten::mm", "5,8;8,8")], [0, 1]),
+        # Two kernels of one operator: which hands on what is not known.
+        ([("aten::mul", "5,8;")], [0, 0]),
+        ([("aten::add", "5,8;3")], [0, 0]),
+    ],
+)
+def test_other_kernels_of_a_gpu_are_no_chain(
+    make_trace: Make, ops: list[tuple[str, str]], kernels: list[int]
+) -> None:
+    outcome = vector_chains.run_on_trace(_gpu(make_trace, ops, kernels))
+
+    assert [judged.verdict for judged in outcome.judged] == ["clean"]
+
+
+def test_without_shapes_a_gpu_is_not_judged(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=GPU, steps=STEP, host_ops=[{"start_ns": 0, "dur_ns": 1, "name": "aten::mul"}],
+        kernels=[{"start_ns": 0, "dur_ns": 100_000, "name": "k", "core": "SM", "host_op": 0}],
+    )  # fmt: skip
+
+    (judged,) = vector_chains.run_on_trace(trace).judged
+
+    assert judged.verdict == "not_judged" and judged.reason is not None and "record_shapes" in judged.reason.en
