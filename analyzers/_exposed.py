@@ -143,6 +143,13 @@ def _norms(
             )
             return [], Judged(code=code, verdict="clean", reason=note)
         return [_row(calls, explained, code, norm.calls, own, exposed_ns, False)], Judged(code=code, verdict="found")
+    most = share_of(calls, explained.rest_ns(calls))
+    if most < MIN_SYNC_NORM_RATIO.value:
+        note = Words(
+            f"{norm.per_step:.4g} per step; all exposed communication is {format_ratio(most)} of the step",
+            f"每步 {norm.per_step:.4g} 次；未被掩盖的通信合计占单步 {format_ratio(most)}",
+        )
+        return [], Judged(code=code, verdict="clean", reason=note)
     one = finding(
         code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=None,
         title=Words(
