@@ -459,7 +459,7 @@ def _log_level(trace: Trace) -> Verdict:
             )
         return None, Judged(code="H-09", verdict="not_judged", reason=reason)
     value = trace.meta.environment.get("ASCEND_GLOBAL_LOG_LEVEL", "").strip()
-    if not value.isdigit() or int(value) >= MIN_LOG_LEVEL.value:
+    if not (value.isdecimal() and len(value) < 10) or int(value) >= MIN_LOG_LEVEL.value:
         return None, Judged(code="H-09", verdict="clean")
     found = finding(
         "H-09", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, subject="log level",

@@ -124,7 +124,7 @@ def _group(
     by_suffix: Mapping[str, list[Group]],
 ) -> Group | None:
     if raw is not None:
-        hash_id = raw if raw.isdigit() else group_hash(raw)
+        hash_id = raw if raw.isdecimal() else group_hash(raw)
         return groups.get(raw) or by_hash.get(hash_id) or Group(name=public_name(raw), hash_id=hash_id)
     if call is not None:
         return by_hash.get(call.hash_id) or Group(name=call.hash_id, hash_id=call.hash_id)

@@ -54,6 +54,8 @@ DTYPE_BYTES: Final = {
 
 _TRANSPORTS: Final = ("HCCS", "RDMA", "PCIE", "SIO")
 
+MAX_DIGITS: Final = 18
+"""Numbers of steps, ranks and calls have fewer digits: more do not fit into 64 bits."""
 _NAME: Final = re.compile(r"hcom_([A-Za-z]+?)_*__(\d+)_(\d+)(?:_(\d+))?")
 _KIND: Final = re.compile(r"(?:hcom_|hccl|Hccl)?([A-Za-z]+)")
 
@@ -73,7 +75,7 @@ def group_suffix(name: str) -> str | None:
 def call_index(name: str) -> int:
     """The ordinal of the call in its group that its name carries, `NULL` when there is none."""
     match = _NAME.match(name)
-    return int(match[3]) if match else NULL
+    return NULL if match is None or (index := number_of(match[3])) is None else index
 
 
 def group_hash(name: str) -> str:
@@ -168,8 +170,13 @@ def bytes_of_mb(value: float | None) -> int:
 
 def step_of(text: str | None) -> int:
     """The number in `step50` or `50`, `NULL` for a bare `step`."""
-    digits = (text or "").strip().removeprefix("step")
-    return int(digits) if digits.isdigit() and len(digits) < 18 else NULL
+    number = number_of((text or "").strip().removeprefix("step"))
+    return NULL if number is None else number
+
+
+def number_of(text: str) -> int | None:
+    """The number that plain digits write, None for anything else, also for more digits than 64 bits hold."""
+    return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
 def _json(path: Path) -> bytes:
@@ -289,9 +296,9 @@ def read_matrix(path: Path, figures: CommFigures) -> int:
                 except msgspec.DecodeError as error:
                     raise InputError(f"{path}: {key} is not what the format says: {error}") from None
                 for pair, link in links.items():
-                    src, _, dst = pair.partition("-")
-                    if src.isdigit() and dst.isdigit():
-                        add_link(figures, key, step_of(step), int(src), int(dst), link)
+                    src, dst = map(number_of, pair.partition("-")[::2])
+                    if src is not None and dst is not None:
+                        add_link(figures, key, step_of(step), src, dst, link)
     return len(figures.links) - before
 
 
@@ -336,10 +343,10 @@ def read_analysis_db(path: Path, figures: CommFigures) -> tuple[Table, int]:
         if "CommAnalyzerMatrix" in tables:
             for row in rows_of(connection, "CommAnalyzerMatrix", _MATRIX_COLUMNS):
                 rows += 1
-                src, dst = str(row[2]), str(row[3])
-                if src.isdigit() and dst.isdigit():
+                src, dst = number_of(str(row[2])), number_of(str(row[3]))
+                if src is not None and dst is not None:
                     link = Link(word_of(row[4]), float_of(row[5]), float_of(row[6]), word_of(row[8]))
-                    add_link(figures, f"{row[0]}@{row[1]}", step_of(word_of(row[7])), int(src), int(dst), link)
+                    add_link(figures, f"{row[0]}@{row[1]}", step_of(word_of(row[7])), src, dst, link)
         exported = Table.empty(t.EXPORTED_STEPS)
         if "StepTraceTime" in tables:
             steps = rows_of(connection, "StepTraceTime", _STEP_COLUMNS)

@@ -41,8 +41,8 @@ MAX_START_DIFFERENCE_NS: Final = 1000
 
 
 _GROUP_LINE: Final = re.compile(r"Group (.+) Communication$")
-_PLANE: Final = re.compile(r"Plane (\d+)$")
-_STREAM: Final = re.compile(r"Stream (\d+)$")
+_PLANE: Final = re.compile(r"Plane (\d{1,17})$")
+_STREAM: Final = re.compile(r"Stream (\d{1,17})$")
 _NOT_KERNELS: Final = re.compile(
     r"MEMCPY|MEMSET|EVENT_|PROFILING_|NOTIFY|Notify|SDMA$|RDMA|Write Value|Memcpy$|Reduce_Inline$|Reduce_TBE$|hcom_"
     r"|MODEL_|STREAM_|LABEL_|CALLBACK|PLACE_HOLDER|MAINTENANCE|DATA_DUMP|CMO_|BARRIER|FLIP|CREATE_STREAM|TASK_TYPE"

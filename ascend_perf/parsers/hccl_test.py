@@ -49,8 +49,8 @@ _OPS: Final = {
 _RANKS: Final = re.compile(r"(?:^|\s)-(?:n|np)\s+(\d{1,7})(?=\s|$)")
 _PER_NODE: Final = re.compile(r"(?:^|\s)(?:-p|--npus)\s+(\d{1,4})(?=\s|$)")
 _DTYPE: Final = re.compile(r"(?:^|\s)(?:-d|--datatype)\s+(\w{2,12})(?=\s|$)")
-_ITERATIONS: Final = re.compile(r"iters is (\d+)")
-_RANK_FAILED: Final = re.compile(r"local rank_id (\d+), check result failed")
+_ITERATIONS: Final = re.compile(r"iters is (\d{1,17})(?!\d)")
+_RANK_FAILED: Final = re.compile(r"local rank_id (\d{1,7}), check result failed")
 _OVERFLOW: Final = re.compile(r"calculation result overflows")
 
 

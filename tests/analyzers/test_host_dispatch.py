@@ -256,6 +256,8 @@ def test_a_chatty_log_is_remarked(make_trace: MakeTrace) -> None:
     assert level({"ASCEND_GLOBAL_LOG_LEVEL": "1"}) == "found"
     assert level({"ASCEND_GLOBAL_LOG_LEVEL": "3"}) == "clean"
     assert level({"HCCL_ALGO": ""}) == "clean"
+    for odd in ("²", "1" * 5000, "-1", "one"):  # no level
+        assert level({"ASCEND_GLOBAL_LOG_LEVEL": odd}) == "clean", odd[:9]
     assert level({}) == "not_judged"
 
 

@@ -14,7 +14,7 @@ from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL
 from ascend_perf.model.trace import Trace
 from ascend_perf.parsers import ascend_pt
-from ascend_perf.parsers._ascend_comm import group_hash, op_of
+from ascend_perf.parsers._ascend_comm import group_hash, op_of, step_of
 from ascend_perf.parsers._source import FileEntry
 from ascend_perf.parsers.discover import find_units
 from tests.parsers._ascend_profile import (
@@ -793,6 +793,41 @@ def test_figures_are_joined_with_the_rows_and_groups_with_the_metadata(tmp_path:
     assert (links.ints("src").tolist(), links.ints("dst").tolist()) == ([0], [1])
     assert links.text("group").to_list() == ["group_name_0"]
     assert [check.name for check in trace.meta.checks if not check.holds] == []
+
+
+@pytest.mark.parametrize("odd", ["²", "9" * 30, "9" * 5000])
+def test_numbers_that_are_none_name_nothing(tmp_path: Path, odd: str) -> None:
+    name = f"hcom_allReduce__612_{odd}_1"
+    write_kernels(tmp_path, [kernel_row(0), {**comm_row(1, "G3"), "Name": name}])
+    call = {"Communication Time Info": TIME, "Communication Bandwidth Info": BANDS}
+    steps = {f"step{odd}": {"p2p": {}, "collective": {f"{name}@{odd}": call}}}
+    (tmp_path / "communication.json").write_text(json.dumps(steps))
+    link = {"Transport Type": "HCCS", "Transit Size(MB)": 1.5, "Transit Time(ms)": 0.1, "Op Name": name}
+    links = {"0-1": link, f"0-{odd}": link, f"{odd}-1": link}
+    matrix = {"step3": {"p2p": {}, "collective": {f"allreduce-top1@{odd}": links}}}
+    (tmp_path / "communication_matrix.json").write_text(json.dumps(matrix))
+
+    trace = read(tmp_path)
+
+    assert trace[t.COMM_OPS].ints("index_in_group").tolist() == [0]  # by the order of starts, not by the name
+    assert step_of(f"step{odd}") == step_of(odd) == NULL
+    assert (trace[t.COMM_LINKS].ints("src").tolist(), trace[t.COMM_LINKS].ints("dst").tolist()) == ([0], [1])
+
+
+@pytest.mark.parametrize("odd", ["²", "9" * 30, "9" * 5000])
+def test_lines_with_numbers_that_are_none_keep_what_their_events_say(tmp_path: Path, odd: str) -> None:
+    lines = [
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": f"{what} {odd}"}}
+        for pid, tid, what in ((HARDWARE, 2, "Stream"), (HCCL, 1, "Plane"))
+    ]
+    call = slice_event("hcom_allReduce__612_0_1", HCCL, 0, "100.000", 50.0, connection_id=5)
+    task = slice_event("Notify_Wait", HCCL, 1, "101.000", 40.0)
+    write_trace(tmp_path, [*process_events(), *lines, *kernel_events(0), call, task])
+
+    trace = read(tmp_path)
+
+    assert len(trace[t.KERNELS]) == 1
+    assert not trace.has(t.COMM_TASKS) or not len(trace[t.COMM_TASKS])
 
 
 def test_figures_alone_give_calls_with_rounded_starts(tmp_path: Path) -> None:

@@ -118,6 +118,16 @@ def test_numbers_beyond_reason_are_no_rows(tmp_path: Path) -> None:
     assert [d.count for d in trace.meta.sources[0].dropped] == [2]
 
 
+@pytest.mark.parametrize("digits", ["9" * 30, "9" * 5000])
+def test_counts_beyond_reason_are_unknown(tmp_path: Path, digits: str) -> None:
+    lines = (f"iters is {digits}", f"local rank_id {digits}, check result failed")
+
+    trace = read(tmp_path / "out.log", *lines, HEADER, ROWS[0])
+
+    assert trace[t.COMM_BENCH].ints("iterations").tolist() == [NULL]
+    assert not any("check failed" in warning for warning in trace.meta.warnings)
+
+
 def test_a_header_without_rows_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no rows"):
         read(tmp_path / "out.log", PREFACE, HEADER)
