@@ -30,7 +30,8 @@ from ascend_perf.cli._progress import spinner
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Processes that read the ranks; 1 reads one after the other. [default: ASCEND_PERF_JOBS, else as many as pay]",
+    help="Processes that read and analyze ranks; 1: one rank after the other. [default: ASCEND_PERF_JOBS, else as many "
+    "as pay]",
 )
 def command(
     paths: tuple[Path, ...],
