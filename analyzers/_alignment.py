@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._clocks import MAX_DRIFT_PPM, drift_of
 from ascend_perf.model.table import NULL, Floats, Ints
 
 MAX_SHIFT: Final = 32
@@ -54,10 +55,18 @@ def shifts_of(ours: Sequence, theirs: Sequence) -> Ints:
     One shift for all where that fits (`best_shift`), else one for each stretch between calls that a record lost.
     """
     shift = best_shift(ours, theirs)
-    if shift or min(len(ours.ordinals), len(theirs.ordinals)) < 2 * MIN_COMMON or fits(ours, theirs, 0):
-        return np.full(len(theirs.ordinals), shift, np.int64)
-    stretches = _stretches(ours, theirs)
-    return np.zeros(len(theirs.ordinals), np.int64) if stretches is None else stretches
+    found = np.full(len(theirs.ordinals), shift, np.int64)
+    if min(len(ours.ordinals), len(theirs.ordinals)) < 2 * MIN_COMMON:
+        return found
+    fit = _fit(ours, theirs, shift)
+    if fit is None or not fit.is_right:
+        stretches = _stretches(ours, theirs)
+        return found if stretches is None else stretches
+    if bool((fit.apart > fit.limit).any()) and (stretches := _stretches(ours, theirs)) is not None:
+        return stretches
+    # The few that end at another time than all others are not known to be the same call.
+    found[fit.rows[fit.apart > fit.limit]] = UNMATCHED
+    return found
 
 
 def _stretches(ours: Sequence, theirs: Sequence) -> Ints | None:
@@ -93,12 +102,27 @@ def _stretches(ours: Sequence, theirs: Sequence) -> Ints | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    common: int
+    rows: Ints
+    """Calls of the other rank that have a call of that ordinal here."""
     same: float
     """Part of the calls whose op and size agree."""
-    spread: float
+    apart: Floats
+    """How far the ends of each call are from one offset of the clocks, or from a line where they drift."""
     limit: float
-    """Scatter up to which the ends are those of one call."""
+    """Distance up to which ends are those of one call."""
+
+    @property
+    def common(self) -> int:
+        return len(self.rows)
+
+    @property
+    def spread(self) -> float:
+        """Distance that all but one in twenty keep.
+
+        A median would not do: calls of a wrong ordinal are equally far apart where layers are alike, and only the gaps
+        between steps tell.
+        """
+        return float(np.quantile(self.apart, SAME_RATIO))
 
     @property
     def is_right(self) -> bool:
@@ -145,21 +169,21 @@ def _fit(ours: Sequence, theirs: Sequence, shift: int) -> _Fit | None:
         return None
     known = (ours.sizes[a] != NULL) & (theirs.sizes[b] != NULL)
     same = (ours.ops[a] == theirs.ops[b]) & (~known | (ours.sizes[a] == theirs.sizes[b]))
-    difference = theirs.ends[b] - ours.ends[a]
-    # A drifting clock moves the ends apart slowly: what counts is how the difference changes from call to call.
-    rest = _scatter(difference)
     limit = max(MIN_SPREAD_NS, SPREAD_RATIO * float(np.median(ours.durations[a])))
-    return _Fit(common=len(a), same=float(same.mean()), spread=rest, limit=limit)
+    apart = _apart(ours.ends[a], theirs.ends[b] - ours.ends[a])
+    return _Fit(rows=b, same=float(same.mean()), apart=apart, limit=limit)
 
 
-def _scatter(difference: Ints) -> float:
-    """Distance from the median that all but one in twenty keep, of the values or of their changes.
-
-    A median would not do: calls of a wrong ordinal are equally far apart where layers are alike, and only the gaps
-    between steps tell.
-    """
+def _apart(times: Ints, difference: Ints) -> Floats:
+    """Distance of each difference from their median, or from a line of a clock's drift where that leaves less."""
     values: Floats = (difference - difference[0]).astype(np.float64)
-    around = float(np.quantile(np.abs(values - np.median(values)), SAME_RATIO))
+    level = np.abs(values - np.median(values))
     if len(values) < MIN_COMMON:
-        return around
-    return min(around, float(np.quantile(np.abs(np.diff(values)), SAME_RATIO)))
+        return level
+    x: Floats = (times - times[0]).astype(np.float64)
+    slope = drift_of(x, values)
+    if abs(slope) * 1e6 > MAX_DRIFT_PPM:
+        return level
+    rest = values - slope * x
+    along = np.abs(rest - np.median(rest))
+    return along if np.quantile(along, SAME_RATIO) < np.quantile(level, SAME_RATIO) else level

@@ -205,15 +205,7 @@ def _line(x: Floats, difference: Ints) -> _Line:
     flat = _Line(slope=0.0, base=base, spread=spread, count=len(x))
     if len(x) < MIN_FOR_DRIFT:
         return flat
-    order = np.argsort(x, kind="stable")
-    picked = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), _SAMPLES)).astype(np.int64))]
-    left, right = np.triu_indices(len(picked), 1)
-    run = x[picked[right]] - x[picked[left]]
-    usable = run > 0
-    if not usable.any():
-        return flat
-    rise = values[picked[right]] - values[picked[left]]
-    slope = float(np.median(rise[usable] / run[usable]))
+    slope = drift_of(x, values)
     rest = values - slope * x
     middle = float(np.median(rest))
     left_over = _SCALE * float(np.median(np.abs(rest - middle)))
@@ -224,3 +216,19 @@ def _line(x: Floats, difference: Ints) -> _Line:
         and moved >= max(MIN_DRIFT_NS, DRIFT_SPREADS * left_over)
     )
     return _Line(slope=slope, base=middle, spread=left_over, count=len(x)) if believed else flat
+
+
+def drift_of(x: Floats, values: Floats) -> float:
+    """Slope of values over times: the median of the slopes between pairs of points, 0 where no two times differ.
+
+    Source:
+        Theil (1950) and Sen (1968); of many points `_SAMPLES` are taken, evenly over time.
+    """
+    order = np.argsort(x, kind="stable")
+    picked = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), _SAMPLES)).astype(np.int64))]
+    left, right = np.triu_indices(len(picked), 1)
+    run = x[picked[right]] - x[picked[left]]
+    usable = run > 0
+    if not usable.any():
+        return 0.0
+    return float(np.median((values[picked[right]] - values[picked[left]])[usable] / run[usable]))

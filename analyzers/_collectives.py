@@ -217,7 +217,8 @@ def _named(views: tuple[RankView, ...]) -> tuple[Ints, Ints, Ints, list[_Name], 
         alike[rows[~common]] = False
         ordinal[rows[common]] += values[common]
         most = np.unique(values[common])
-        shifts.append(Shift(rank=views[at].rank, group=shown_of[group], calls=int(most[np.argmax(np.abs(most))])))
+        if most.any():
+            shifts.append(Shift(rank=views[at].rank, group=shown_of[group], calls=int(most[np.argmax(np.abs(most))])))
     place, row, number, ordinal = place[alike], row[alike], number[alike], ordinal[alike]
     base = number * _WIDTH
     repeats = np.empty(len(place), np.int64)
