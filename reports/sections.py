@@ -37,6 +37,7 @@ SECTION_OF_TABLE: Final[Mapping[str, str]] = {
     "comm-waits": "communication",
     "comm-links": "communication",
     "packets": "communication",
+    "counter-timeline": "timeline",
     "idle-gaps": "host",
     "idle-causes": "host",
     "launch": "host",

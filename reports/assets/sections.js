@@ -19,7 +19,10 @@
   }
 
   const CHARTS = {
-    timeline: function () { return [AP.table("timeline") && AP.timelineView(AP.table("timeline"))]; },
+    timeline: function () {
+      const counters = AP.table("counter-timeline");
+      return [AP.table("timeline") && AP.timelineView(AP.table("timeline")), counters && AP.countersView(counters)];
+    },
     operators: function () { return [AP.flameView(["device-module", "device-stack", "device-op"], ["flame-host", "section-host", "flame.to_host"])]; },
     host: function () { return [AP.flameView(["host"], ["flame-device-op", "section-operators", "flame.to_device"])]; },
     mac: function () { return [AP.table("roofline") && AP.rooflineView(AP.table("roofline"), AP.table("roofs"))]; },
@@ -54,7 +57,7 @@
 
   // Drawn as charts alone; their rows say nothing beside the picture.
   const NOT_AS_TABLE = [
-    "timeline", "timeline-window", "memory-timeline", "training-series",
+    "timeline", "timeline-window", "counter-timeline", "memory-timeline", "training-series",
     "flame-host", "flame-device-module", "flame-device-stack", "flame-device-op",
   ];
 
