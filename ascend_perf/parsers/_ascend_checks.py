@@ -87,8 +87,14 @@ def missing_data(tables: Mapping[str, Table], facts: Facts, *, has_timeline: boo
         found.append(Missing(what="sub-tasks of the collectives: which peer is waited for", remedy=_COMM_TASKS))
     if len(comm) and not len(at[t.COMM_TRANSFERS]):
         found.append(Missing(what="sizes and bandwidths of the collectives (communication.json)", remedy=_LEVEL1))
-    if not len(at[t.MEMORY]) and settings.profile_memory is not True:
-        found.append(Missing(what="memory of the device", remedy="torch_npu.profiler.profile(profile_memory=True)"))
+    if len(at[t.COMM_TRANSFERS]) and not len(at[t.COMM_LINKS]):
+        found.append(Missing(what="rates between pairs of ranks (communication_matrix.json)", remedy=_KEEP))
+    if not len(at[t.MEMORY]):
+        was_on = settings.profile_memory is True
+        remedy = _KEEP if was_on else "torch_npu.profiler.profile(profile_memory=True)"
+        found.append(Missing(what="memory of the device", remedy=remedy))
+    else:
+        found += [Missing(what=what, remedy=_KEEP) for spec, what in _WITH_MEMORY.items() if not len(at[spec])]
     if has_timeline and not at[t.HOST_OPS].has("input_shapes") and settings.record_shapes is not True:
         found.append(
             Missing(what="input shapes of the operators", remedy="torch_npu.profiler.profile(record_shapes=True)")
@@ -104,6 +110,12 @@ def missing_data(tables: Mapping[str, Table], facts: Facts, *, has_timeline: boo
     return tuple(found)
 
 
+_KEEP: Final = "keep all files of ASCEND_PROFILER_OUTPUT"
+_WITH_MEMORY: Final = {
+    t.MEMORY_BLOCKS: "allocations of the operators (operator_memory.csv)",
+    t.MODULE_MEMORY: "memory by component (npu_module_mem.csv)",
+}
+"""Tables that the exporter writes beside the memory curve."""
 _STEPS: Final = (
     "torch_npu.profiler.profile(schedule=torch_npu.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)) and"
     " prof.step() after each step"
