@@ -94,7 +94,8 @@ def host_dispatch(trace: Trace) -> Result:
     ]
     found = [finding for finding, _ in verdicts if finding is not None]
     if idle is not None and has_host and (between := _between(trace, windows, span, found)) is not None:
-        verdicts = [verdict for verdict in verdicts if verdict[1].code != between[1].code] + [between]
+        # The loader's finding of the same row stays: each names its own part of the time.
+        verdicts = [v for v in verdicts if v[1].code != between[1].code or v[0] is not None] + [between]
     codes = {finding.code for finding in found}
     # Launch blocking makes every gap: then neither the queue nor short kernels explain any.
     claims = {} if idle is None or "H-04" in codes else claims_of(trace, idle)
@@ -115,11 +116,13 @@ def host_dispatch(trace: Trace) -> Result:
 
 
 def _between(trace: Trace, windows: StepWindows, span: Span, found: Sequence[Finding]) -> Verdict | None:
-    """D-01 or H-01 for idle time between the steps, unless the data loader is named for it already."""
+    """D-01 or H-01 for idle time between the steps that neither the data loader nor other rows explain."""
     codes = {finding.code for finding in found}
-    if codes & {"D-01", "H-04"}:
+    if "H-04" in codes:
         return None
-    between = between_steps(trace, windows, span, {cause: code for code, cause in _CLAIMED.items() if code in codes})
+    # H-05 counts the gaps between tasks alone: calls that wait before the first one are not its.
+    claimed = {cause: code for code, cause in _CLAIMED.items() if code in codes - {"H-05"}}
+    between = between_steps(trace, windows, span, claimed)
     return None if between is None else (between, Judged(code=between.code, verdict="found"))
 
 

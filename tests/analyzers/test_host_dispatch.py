@@ -189,7 +189,26 @@ def test_the_preparation_before_the_first_device_task_is_part_of_the_iteration(m
         host_events=[event("dataloader", 0, 50 * MS)],
     )
 
-    assert of(host_dispatch.run_on_trace(trace), "D-01").share_ratio == 0.5
+    found = host_dispatch.run_on_trace(trace).findings
+    # The loader is not charged with the 10 ms behind it, and they are not lost.
+    assert {f.subject: f.share_ratio for f in found if f.code == "D-01"} == {"dataloader": 0.5, "between steps": 0.1}
+
+
+def test_a_call_that_waits_before_the_first_task_is_not_lost_to_the_row_of_synchronising_calls(
+    make_trace: MakeTrace,
+) -> None:
+    # 20 ms in a synchronising call before the first task; 10 ms of the gap between two kernels behind another one.
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": 1, "start_ns": 20 * MS, "dur_ns": 80 * MS, "host_start_ns": 0, "host_dur_ns": 100 * MS}],
+        kernels=[kernel(20 * MS, 40 * MS), kernel(70 * MS, 30 * MS)],
+        runtime_calls=[call("aclrtSynchronizeStream", 0, 20 * MS), call("aclrtSynchronizeStream", 50 * MS, 20 * MS)],
+    )
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    assert of(outcome, "H-05").share_ratio == 10 / 80
+    assert of(outcome, "D-01").share_ratio == 20 / 100
 
 
 def test_compilation_counts_by_its_cost_and_not_by_its_number(make_trace: MakeTrace) -> None:
