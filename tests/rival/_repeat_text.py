@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Repeater:
             ("kernel_details.csv", "Start Time(us)"), ("memory_record.csv", "Timestamp(us)"),
             ("operator_memory.csv", "Allocation Time(us)"), ("npu_module_mem.csv", "Timestamp(us)"),
         ):  # fmt: skip
-            self._table(files / name, output / name, lambda rows, column=column: moved.rows(rows, column))
+            self._table(files / name, output / name, partial(moved.rows, column=column))
         self._table(files / "step_trace_time.csv", output / "step_trace_time.csv", moved.steps)
         self._table(files / "op_statistic.csv", output / "op_statistic.csv", lambda r: self._sums(r, "Total Time(us)"))
         self._table(files / "api_statistic.csv", output / "api_statistic.csv", lambda r: self._sums(r, "Time(us)"))
@@ -153,10 +154,10 @@ class _Moved:
             for number in self.copies(at):
                 copy = dict(row)
                 for name, cell in row.items():
-                    if "Time(us)" in name and name not in ("Wait Time(us)",) or name == "Timestamp(us)":
-                        if re.fullmatch(r"\d{16}\.\d+", cell.strip()):
-                            copy[name] = f"{Decimal(cell.strip()) + number * self.period}\t"
-                if "Step Id" in row and row["Step Id"]:
+                    is_time = "Time(us)" in name or name == "Timestamp(us)"
+                    if is_time and re.fullmatch(r"\d{16}\.\d+", cell.strip()):
+                        copy[name] = f"{Decimal(cell.strip()) + number * self.period}\t"
+                if row.get("Step Id"):
                     copy["Step Id"] = str(int(row["Step Id"]) + number)
                 if "Name" in row:
                     copy["Name"] = self._name(row["Name"], number)

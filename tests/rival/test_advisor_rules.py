@@ -59,11 +59,11 @@ Rows that other tests hold (checked by test_index):
 | 3, missing: memory | - | tests/analyzers/test_memory.py::test_the_gap_is_measured_against_device_memory_where_that_is_known |
 | 3, missing: telemetry | - | tests/reports/test_real_profiles.py::test_unknown_is_null_and_parts_fit_into_their_step |
 | 3, missing: saving | - | tests/test_gains.py::test_the_same_time_counts_once |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,15 +149,18 @@ def test_steps_that_differ_alike_on_all_ranks_are_no_slow_rank(make_trace: Make)
         starts, lengths = (0, 100 * MS), (100 * MS, 150 * MS)  # the second step takes half as long again on all ranks
         return make_trace(
             meta=Meta(rank=number, world_size=4, device=Device(kind="npu")),
-            steps=[{"step_id": n, "start_ns": s, "dur_ns": d} for n, (s, d) in enumerate(zip(starts, lengths))],
+            steps=[
+                {"step_id": n, "start_ns": s, "dur_ns": d}
+                for n, (s, d) in enumerate(zip(starts, lengths, strict=True))
+            ],
             kernels=[
                 {"start_ns": s, "dur_ns": d - 10 * MS, "name": "k", "op_type": "Add", "step_id": n}
-                for n, (s, d) in enumerate(zip(starts, lengths))
+                for n, (s, d) in enumerate(zip(starts, lengths, strict=True))
             ],
             comm_ops=[
                 {"start_ns": s + d - 10 * MS, "dur_ns": MS, "name": f"c{n}", "op": "allReduce", "group": "g",
                  "index_in_group": n, "step_id": n}
-                for n, (s, d) in enumerate(zip(starts, lengths))
+                for n, (s, d) in enumerate(zip(starts, lengths, strict=True))
             ],
         )  # fmt: skip
 
@@ -337,7 +340,9 @@ def test_the_sum_of_pipes_that_overlap_is_no_bound(
     """3, vector: bound there from a sum of 0.90, and a "space" that is a difference of ratios."""
     trace = make_trace(
         meta=NPU, steps=step(MS),
-        kernels=[kernel(0, 500 * US, "Add", **pipes, aiv_scalar_ratio=0.02, aic_mac_ratio=0.0, aic_mte2_ratio=0.0)],
+        kernels=[
+            kernel(0, 500 * US, "Add", aiv_scalar_ratio=0.02, aic_mac_ratio=0.0, aic_mte2_ratio=0.0) | dict(pipes)
+        ],
     )  # fmt: skip
     outcome = mac_utilisation.run_on_trace(trace)
 
@@ -485,7 +490,8 @@ def test_many_cheap_compilations_are_no_finding(make_trace: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent", "length", "verdict"), [(10 * MS, 10_000 * MS, "clean"), (MS, 10 * MS, "found"), (MS // 10, 10 * MS, "clean")]
+    ("spent", "length", "verdict"),
+    [(10 * MS, 10_000 * MS, "clean"), (MS, 10 * MS, "found"), (MS // 10, 10 * MS, "clean")],
 )
 def test_memory_calls_weigh_by_the_step(make_trace: Make, spent: int, length: int, verdict: str) -> None:
     """3, memory operators: 10 ms are a finding there in a step of any length, 1 ms of a step of 10 ms is none."""
@@ -603,11 +609,13 @@ def _table(outcome: Outcome, name: str) -> list[Row]:
 # ---- communication ---------------------------------------------------------------------------------------------------
 
 
-def ring(make_trace: Make, tasks: list[Mapping[str, object]], exposed: int = 40 * MS) -> Trace:
+def ring(make_trace: Make, tasks: list[Row], exposed: int = 40 * MS) -> Trace:
     meta = Meta(rank=0, world_size=2, device=Device(kind="npu"), groups=(Group(name="g", ranks=(0, 1)),))
     return make_trace(
         meta=meta, steps=step(100 * MS), kernels=[kernel(0, 50 * MS)],
-        comm_ops=[{"start_ns": 50 * MS, "dur_ns": exposed, "name": "c", "op": "allReduce", "group": "g", "group_size": 2}],
+        comm_ops=[
+            {"start_ns": 50 * MS, "dur_ns": exposed, "name": "c", "op": "allReduce", "group": "g", "group_size": 2}
+        ],
         comm_tasks=[
             {"kind": "Memcpy", "comm_op": 0, "plane": 0, "src": 0, "dst": 1, "transport": "SDMA", "link": "HCCS"} | task
             for task in tasks

@@ -34,7 +34,7 @@ Rows that other tests hold (checked by test_index):
 | 6, cube check | the wrong limit | tests/rival/test_advisor_rules.py::test_pairs_of_mac_and_mte2 |
 | 6, 18 GB/s | of the 910A | tests/analyzers/test_contention.py::test_four_fifths_of_the_rate_are_allowed |
 | 6, misspelt HCCL_RDMA_TC | never shown | tests/rival/test_advisor_rules.py::test_variables_without_evidence_of_harm_are_no_finding |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def mesh(make_trace: Make, waits: Sequence[tuple[int, int]], *, peers: int = 7) 
         steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100 * MS}],
         kernels=[{"start_ns": 0, "dur_ns": 10 * MS, "name": "k", "op_type": "Add"}],
         comm_ops=[
-            {"start_ns": 10 * MS, "dur_ns": 80 * MS, "name": "c", "op": "allReduce", "group": "g", "group_size": peers + 1}
+            {"start_ns": 10 * MS, "dur_ns": 80 * MS, "name": "c", "op": "allReduce", "group": "g",
+             "group_size": peers + 1}
         ],
         comm_tasks=tasks,
     )  # fmt: skip
@@ -113,7 +114,8 @@ def test_waiting_on_several_planes_does_not_add_up(make_trace: Make) -> None:
     outcome = communication.run_on_trace(mesh(make_trace, [(5, 78), (1, 20), (4, 5)]))
 
     found, _ = said(outcome, "N-05")
-    assert [(f.ranks, f.share_ratio) for f in found] == [((5,), pytest.approx(0.78))]
+    assert [f.ranks for f in found] == [(5,)]
+    assert found[0].share_ratio == pytest.approx(0.78)
     (call,) = rows([outcome], "comm-ops")
     assert call["wait_ns"] == 78 * MS
 
@@ -195,7 +197,9 @@ def test_work_of_an_operator_counts_once_over_its_kernels(make_trace: Make) -> N
     gemm = {"start_ns": 0, "core": "SM", "name": "ampere_bf16_s16816gemm_128x64_splitK"}
     trace = make_trace(
         meta=Meta(rank=0, device=Device(kind="gpu")),
-        host_ops=[host | {"name": "aten::mm", "input_shapes": "4,6;6,5", "input_dtypes": "c10::BFloat16;c10::BFloat16"}],
+        host_ops=[
+            host | {"name": "aten::mm", "input_shapes": "4,6;6,5", "input_dtypes": "c10::BFloat16;c10::BFloat16"}
+        ],
         kernels=[
             gemm | {"host_op": 0, "dur_ns": 30},
             gemm | {"host_op": 0, "dur_ns": 10},
@@ -210,8 +214,8 @@ def test_work_of_an_operator_counts_once_over_its_kernels(make_trace: Make) -> N
 def test_npu_products_have_the_flops_of_their_own_shapes(make_trace: Make) -> None:
     """4, operator_mfu: three kernels of one module are their three products, whatever encloses them."""
     row = {
-        "start_ns": 0, "dur_ns": 10, "name": "m", "op_type": "MatMulV3", "core": "AIC", "input_dtypes": "DT_BF16;DT_BF16",
-        "output_dtypes": "DT_BF16", "host_op": 0,
+        "start_ns": 0, "dur_ns": 10, "name": "m", "op_type": "MatMulV3", "core": "AIC", "host_op": 0,
+        "input_dtypes": "DT_BF16;DT_BF16", "output_dtypes": "DT_BF16",
     }  # fmt: skip
     shapes = [("4,6;6,5", "4,5"), ("4,6;6,5", "4,5"), ("8,6;6,5", "8,5")]
     trace = make_trace(

@@ -11,7 +11,7 @@ Rows that other tests hold (checked by test_index):
 | 8, 6 | clean only where judged | tests/reports/test_payload.py::test_no_finding_is_a_clean_bill_only_for_what_was_judged |
 | 8, 6 | one damaged file | tests/cli/test_bad_input.py::test_one_bad_file_does_not_cost_the_others |
 | 8, 6 | a part that cannot be loaded | tests/test_only.py::test_an_analyzer_that_cannot_be_loaded_is_a_failure_and_cannot_be_chosen |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

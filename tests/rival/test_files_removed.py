@@ -1,4 +1,4 @@
-"""Section 8, 6 of the study on real profiles: one file less changes what that file holds and nothing else, and it is said.
+"""Section 8, 6 of the study on real profiles: one file less changes what that file holds, and it is said.
 
 The same on generated jobs of many faults (checked by test_index):
 
@@ -6,7 +6,7 @@ The same on generated jobs of many faults (checked by test_index):
 |---|---|---|
 | 8, 6 | missing files are skipped silently | tests/faults/test_properties.py::test_without_a_file_only_what_it_supports_changes_and_the_report_says_so |
 | 8, 6, cluster | the same | tests/parsers/test_cluster_output.py::test_removing_a_file_takes_only_what_it_holds |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -91,6 +91,10 @@ def _same(one: Table, other: Table) -> bool:
     return len(one) == len(other) and one.to_pandas().equals(other.to_pandas())
 
 
+def _filled(trace: Trace) -> set[str]:
+    return {name for name, table in trace.tables.items() if len(table)}
+
+
 def _changed_tables(before: Trace, after: Trace) -> set[str]:
     names = {name for trace in (before, after) for name, table in trace.tables.items() if len(table)}
     specs = {name: (before.tables.get(name) or after.tables[name]).spec for name in names}
@@ -163,7 +167,7 @@ def test_what_a_missing_file_takes_is_said(traces: Path, tmp_path: Path, name: s
     for code in gone:
         said = verdicts(less, code)
         assert "not_judged" in said or (not said and owners[code] in silent), f"{code} is {said or 'not mentioned'}"
-    lost = {n for n, table in before.tables.items() if len(table)} - {n for n, table in after.tables.items() if len(table)}
+    lost = _filled(before) - _filled(after)
     if file in SAID and (lost or file == "kernel_details.csv"):
         named = [missing for missing in after.meta.missing if SAID[file] in missing.what]
         assert named and all(missing.remedy for missing in named)

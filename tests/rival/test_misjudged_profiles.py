@@ -26,7 +26,7 @@ Rows that other tests hold (checked by test_index):
 | 2.1.2, 15 | findings that more steps switch on | tests/faults/test_properties.py::test_steps_repeated_twenty_times_give_the_same_findings |
 | 2.2, x400 | memory by busy microsecond | tests/test_intervals.py::test_union_holds_the_same_instants_once |
 | 2.2, rounding | whole microseconds | tests/parsers/test_kineto.py::test_unions_equal_decimal_arithmetic_to_the_last_digit |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_two_stragglers_in_the_study_end_together_on_both_ranks(traces: Path) ->
         assert abs(ends[0] - ends[1]) / 1000 == pytest.approx(apart_us, abs=1)
 
 
-# ---- section 2.1: inputs on which the incumbent ends without a report -------------------------------------------------
+# ---- section 2.1: inputs on which the incumbent ends without a report ------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["text/level0", "db/level0", "db/level2", "text/level2", QWEN.split("/", 1)[1]])
@@ -202,7 +202,7 @@ def test_row_4_kernels_of_no_weight_are_no_finding(traces: Path) -> None:
     )
     spent = kernels.ints("dur_ns")[np.asarray(tiny, bool)]
     assert len(spent) and spent.sum() < 0.001 * kernels.ints("dur_ns").sum()
-    # No evidence of a finding about pipes names one, and the table ranks by time that is wasted, not by a gap of ratios.
+    # No evidence of a finding about pipes names one; the table ranks by time that is wasted, not by a gap of ratios.
     for found in findings(analysis, "C-03") + findings(analysis, "C-02"):
         assert not any(re.search(r"pipes of (Mul|Muls|Add|Adds)\b", e.name.en) for e in found.evidence)
     wasted = [row["wasted_ns"] for row in rows(analysis.outcomes, "mac", 0) if row["wasted_ns"] is not None]
