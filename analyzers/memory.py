@@ -280,7 +280,7 @@ def _peaks(parts: Sequence[Component]) -> ResultTable:
                 "gap_bytes",
                 "Reserved and never in use",
                 "已预留但从未使用",
-                [r[0] - a[0] if r and a else None for r, a in zip(reserved, allocated, strict=True)],
+                [r[0] - a[0] if r and a and r[0] >= a[0] else None for r, a in zip(reserved, allocated, strict=True)],
                 "bytes",
             ),
             Col("peak_at_ns", "Peak at", "峰值时间", [p and p[1] for p in reserved]),

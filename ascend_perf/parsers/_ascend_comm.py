@@ -21,7 +21,7 @@ from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Group
 from ascend_perf.parsers._ascend_files import database, table_names
-from ascend_perf.parsers._numbers import whole
+from ascend_perf.parsers._numbers import MAX_BYTES, MAX_TOTAL, bounded, whole
 
 MAX_JSON_BYTES: Final = 1 << 30
 """communication*.json beyond this are refused; real ones are kilobytes to a few MiB. Status: assumed."""
@@ -54,6 +54,11 @@ DTYPE_BYTES: Final = {
 
 _TRANSPORTS: Final = ("HCCS", "RDMA", "PCIE", "SIO")
 
+_MAX_MS: Final = 86_400_000
+"""Longer times (a day) are damage. Status: assumed."""
+MAX_STEP_NS: Final = _MAX_MS * 10**6
+_MAX_US: Final = 7_258_118_400_000_000
+"""Later times (year 2200) are damage: sums could leave int64. Status: assumed."""
 MAX_DIGITS: Final = 18
 """Numbers of steps, ranks and calls have fewer digits: more do not fit into 64 bits."""
 _NAME: Final = re.compile(r"hcom_([A-Za-z]+?)_*__(\d+)_(\d+)(?:_(\d+))?")
@@ -151,21 +156,21 @@ class Link(msgspec.Struct, gc=False):
 
 
 def ns_of_ms(value: float | None) -> int:
-    """A time in ms as ns, `NULL` when unknown."""
-    return NULL if value is None else whole(value * 1e6)
+    """A time in ms as ns, `NULL` when unknown, below zero or over a day."""
+    return NULL if value is None or not 0 <= value <= _MAX_MS else whole(value * 1e6)
 
 
 def ns_of_us(value: float | None) -> int:
-    """A time in us as ns, `NULL` when unknown."""
-    if value is None or not np.isfinite(value) or abs(value) > 9e15:
+    """A time in us as ns, `NULL` when unknown or after 2200."""
+    if value is None or not abs(value) <= _MAX_US:
         return NULL
     us = int(value)  # epoch us times 1000 would leave the 53 bits of a float
     return us * 1000 + round((value - us) * 1e3)
 
 
 def bytes_of_mb(value: float | None) -> int:
-    """A size in decimal MB as bytes, `NULL` when unknown."""
-    return NULL if value is None else whole(value * 1e6)
+    """A size in decimal MB as bytes, `NULL` when unknown, below zero or over `MAX_BYTES`."""
+    return NULL if value is None or not 0 <= value * 1e6 <= MAX_BYTES else whole(value * 1e6)
 
 
 def step_of(text: str | None) -> int:
@@ -266,10 +271,14 @@ def add_call(figures: CommFigures, key: str, step_id: int, is_p2p: bool, call: C
                     **common,
                     "transport": transport,
                     "packet_bytes": bytes_of_mb(_number(size)),
-                    "count": whole(pair[0]) if pair else NULL,
+                    "count": _count(pair[0]) if pair else NULL,
                     "time_ns": ns_of_ms(pair[1]) if len(pair) > 1 else NULL,
                 }
             )
+
+
+def _count(value: float | None) -> int:
+    return NULL if value is None or not 0 <= value <= MAX_TOTAL else whole(value)
 
 
 def _number(text: str) -> float | None:
@@ -356,7 +365,8 @@ def read_analysis_db(path: Path, figures: CommFigures) -> tuple[Table, int]:
                 "step_id": _column([step_of(word_of(row[1])) for row in steps]),
             }
             for place, name in enumerate(_STEP_TARGETS, 2):
-                columns[name] = _column([ns_of_us(float_of(row[place])) for row in steps])
+                figure = bounded(_column([ns_of_us(float_of(row[place])) for row in steps]), -MAX_STEP_NS, MAX_STEP_NS)
+                columns[name] = figure
             exported = Table(t.EXPORTED_STEPS, columns)
     return exported, rows
 
@@ -425,7 +435,7 @@ def add_bandwidth(figures: CommFigures, rows: list[tuple[Cell, ...]]) -> int:
                 {
                     **common,
                     "packet_bytes": bytes_of_mb(packet),
-                    "count": whole(count),
+                    "count": _count(count),
                     "time_ns": ns_of_ms(float_of(row[8])),
                 }
             )

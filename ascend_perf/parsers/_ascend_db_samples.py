@@ -12,8 +12,10 @@ import numpy as np
 
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Floats, Ints, Table, Text
+from ascend_perf.parsers._ascend_kernels import plausible
 from ascend_perf.parsers._ascend_sqlite import Strings, columns_of, enum_text, float_columns, int_columns
 from ascend_perf.parsers._ascend_words import first_known, named
+from ascend_perf.parsers._numbers import sizes
 
 OVERLAPS: Final = {0: "COMPUTE", 1: "COMMUNICATION", 2: "COMM_NOT_OVERLAP_COMP", 3: "FREE"}
 """Fallback for files without the enumeration's table. Source: format reference, 3.4."""
@@ -93,39 +95,48 @@ class SampleReader:
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
+    def _times(self, time: Ints, table: str) -> Ints:
+        """The times of a table, `NULL` where they are damage; those are counted."""
+        kept = plausible(time)
+        self._drop(f"{table} row with a time out of range", int(((kept == NULL) & (time != NULL)).sum()))
+        return kept
+
     def _memory(self) -> None:
         record = self._ints("MEMORY_RECORD", "component", "timestamp", "totalAllocated", "totalReserved", "totalActive")
         component = self.strings.text(record["component"]).compact()
-        keep = (component.codes >= 0) & (record["timestamp"] != NULL)
+        time = self._times(record["timestamp"], "MEMORY_RECORD")
+        keep = (component.codes >= 0) & (time != NULL)
         parts = [
             Table(
                 t.MEMORY,
                 {
-                    "time_ns": record["timestamp"][keep],
+                    "time_ns": time[keep],
                     "component": component.take(keep),
-                    "allocated_bytes": record["totalAllocated"][keep],
-                    "reserved_bytes": record["totalReserved"][keep],
-                    "active_bytes": record["totalActive"][keep],
+                    "allocated_bytes": sizes(record["totalAllocated"])[keep],
+                    "reserved_bytes": sizes(record["totalReserved"])[keep],
+                    "active_bytes": sizes(record["totalActive"])[keep],
                 },
             )
         ]
         process = self._ints("NPU_MEM", "type", "ddr", "hbm", "timestampNs")
         event = self._memory_word(process["type"])
-        app = event.equals("app") & (process["timestampNs"] != NULL)
-        device = event.equals("device") & (process["timestampNs"] != NULL)
-        used = np.where(process["ddr"] == NULL, 0, process["ddr"]) + np.where(process["hbm"] == NULL, 0, process["hbm"])
+        time = self._times(process["timestampNs"], "NPU_MEM")
+        app = event.equals("app") & (time != NULL)
+        device = event.equals("device") & (time != NULL)
+        ddr, hbm = sizes(process["ddr"]), sizes(process["hbm"])
+        used = np.where(ddr == NULL, 0, ddr) + np.where(hbm == NULL, 0, hbm)
         parts.append(
             Table(
                 t.MEMORY,
                 {
-                    "time_ns": process["timestampNs"][app],
+                    "time_ns": time[app],
                     "component": Text.full(int(app.sum()), "APP"),
                     "reserved_bytes": used[app],
                 },
             )
         )
         whole = Text.full(int(device.sum()), "Device/Memory")
-        self._device_memory = _samples(process["timestampNs"][device], whole, "bytes", used[device].astype(np.float64))
+        self._device_memory = _samples(time[device], whole, "bytes", used[device].astype(np.float64))
         parts += self._ge_memory(wanted=not len(record["timestamp"]))
         self.tables["memory"] = Table.concat(t.MEMORY, parts).sorted_by("time_ns")
         blocks = self._ints("OP_MEMORY", "name", "size", "allocationTime", "releaseTime")
@@ -133,23 +144,24 @@ class SampleReader:
             t.MEMORY_BLOCKS,
             {
                 "name": named(self.strings.text(blocks["name"]).compact()),
-                "size_bytes": np.where(blocks["size"] == NULL, NULL, np.abs(blocks["size"])),
-                "alloc_ns": blocks["allocationTime"],
-                "free_ns": blocks["releaseTime"],
+                "size_bytes": sizes(np.abs(blocks["size"])),
+                "alloc_ns": self._times(blocks["allocationTime"], "OP_MEMORY"),
+                "free_ns": self._times(blocks["releaseTime"], "OP_MEMORY"),
             },
         )
         if not len(blocks["size"]):
             self.tables["memory_blocks"] = self._ge_blocks()
         modules = self._ints("NPU_MODULE_MEM", "moduleId", "timestampNs", "totalReserved")
         names = enum_text(self.connection, "ENUM_MODULE", {}, modules["moduleId"])
-        keep = (names.codes >= 0) & (modules["timestampNs"] != NULL)
+        time = self._times(modules["timestampNs"], "NPU_MODULE_MEM")
+        keep = (names.codes >= 0) & (time != NULL)
         self._drop("module memory of an unknown module", int((names.codes < 0).sum()))
         self.tables["module_memory"] = Table(
             t.MODULE_MEMORY,
             {
                 "component": names.take(keep),
-                "time_ns": modules["timestampNs"][keep],
-                "reserved_bytes": np.where(modules["totalReserved"] < 0, NULL, modules["totalReserved"])[keep],
+                "time_ns": time[keep],
+                "reserved_bytes": sizes(modules["totalReserved"])[keep],
             },
         )
 
@@ -165,6 +177,8 @@ class SampleReader:
         rows = self._ints(
             "NPU_OP_MEM", "operatorName", "addr", "type", "size", "timestampNs", "totalAllocate", "totalReserve"
         )
+        rows["timestampNs"] = self._times(rows["timestampNs"], "NPU_OP_MEM")
+        rows["totalAllocate"], rows["totalReserve"] = sizes(rows["totalAllocate"]), sizes(rows["totalReserve"])
         keep = rows["timestampNs"] != NULL
         self._drop("NPU_OP_MEM row without a time", int((~keep).sum()))
         order = np.flatnonzero(keep)[np.argsort(rows["timestampNs"][keep], kind="stable")]
@@ -203,7 +217,7 @@ class SampleReader:
             t.MEMORY_BLOCKS,
             {
                 "name": named(self.strings.text(rows["operatorName"][used][shown]).compact()),
-                "size_bytes": np.where(rows["size"] == NULL, NULL, np.abs(rows["size"]))[used][shown],
+                "size_bytes": sizes(np.abs(rows["size"]))[used][shown],
                 "alloc_ns": np.where(begins, time, NULL)[shown],
                 "free_ns": np.where(begins, freed_at, time)[shown],
             },
@@ -214,7 +228,7 @@ class SampleReader:
         for table, column, counter, unit, factor in _COUNTERS:
             if not columns_of(self.connection, table):
                 continue
-            time = int_columns(self.connection, table, "timestampNs")["timestampNs"]
+            time = self._times(int_columns(self.connection, table, "timestampNs")["timestampNs"], table)
             value = float_columns(self.connection, table, column)[column] * factor
             self.rows += len(time)
             parts.append(_samples(time, Text.full(len(time), counter), unit, value))
@@ -224,7 +238,7 @@ class SampleReader:
             direction = self._memory_word(samples["type"]).relabel(str.capitalize).to_list()
             controller = zip(samples["hbmId"].tolist(), direction, strict=True)
             label = Text.of([f"HBM {number}/{word or 'unknown'}" for number, word in controller])
-            parts.append(_samples(samples["timestampNs"], label, "B/s", value))
+            parts.append(_samples(self._times(samples["timestampNs"], "HBM"), label, "B/s", value))
         parts += [self._labelled(*form) for form in _LABELLED if columns_of(self.connection, form[0])]
         self.tables["counters"] = Table.concat(t.COUNTERS, parts).sorted_by("time_ns")
 
@@ -234,18 +248,20 @@ class SampleReader:
         value = float_columns(self.connection, table, column)[column] * factor
         ids = samples[label]
         things = self.strings.text(ids) if label in ("eventName", "name") else _numbers(ids)
-        return _samples(samples["timestampNs"], things.relabel(lambda word: f"{title} {word}"), unit, value)
+        time = self._times(samples["timestampNs"], table)
+        return _samples(time, things.relabel(lambda word: f"{title} {word}"), unit, value)
 
     def _overlap(self) -> None:
         rows = self._ints("OVERLAP_ANALYSIS", "startNs", "endNs", "type")
         kind = enum_text(self.connection, "ENUM_OVERLAP_ANALYSIS_TYPE", OVERLAPS, rows["type"])
         kind = kind.relabel(_OVERLAP_NAMES.get)
-        keep = (kind.codes >= 0) & (rows["startNs"] != NULL) & (rows["endNs"] >= rows["startNs"])
+        start, end = (self._times(rows[name], "OVERLAP_ANALYSIS") for name in ("startNs", "endNs"))
+        keep = (kind.codes >= 0) & (start != NULL) & (end >= start)
         self.tables["overlap"] = Table(
             t.OVERLAP,
             {
-                "start_ns": rows["startNs"][keep],
-                "dur_ns": (rows["endNs"] - rows["startNs"])[keep],
+                "start_ns": start[keep],
+                "dur_ns": (end - start)[keep],
                 "kind": kind.take(keep),
             },
         )

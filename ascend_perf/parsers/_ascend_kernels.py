@@ -273,6 +273,11 @@ def far_off(start: Ints) -> Bools:
     return far
 
 
+def plausible(time: Ints) -> Ints:
+    """Times of samples, `NULL` where they lie before 1970, after 2200 or over a day away from the others."""
+    return np.where((time < 0) | (time > MAX_START_NS) | far_off(time), NULL, time)
+
+
 def _taken(columns: dict[str, Values], rows: Ints) -> dict[str, Values]:
     return {n: v.take(rows).compact() if isinstance(v, Text) else v[rows] for n, v in columns.items()}
 

@@ -13,7 +13,8 @@ import numpy as np
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table
 from ascend_perf.parsers._ascend_csv import CsvFile, read_csv
-from ascend_perf.parsers._numbers import wholes
+from ascend_perf.parsers._ascend_kernels import MAX_DUR_NS, plausible
+from ascend_perf.parsers._numbers import MAX_TOTAL, bounded, sizes
 
 KIB: Final = 1024.0
 MIB: Final = 1024.0 * 1024.0
@@ -33,7 +34,9 @@ _STEP_COLUMNS: Final = {
 def read_step_trace(path: Path) -> tuple[CsvFile, Table]:
     """step_trace_time.csv as exported_steps."""
     file = read_csv(path)
-    columns = {target: file.scaled(3, name) for target, name in _STEP_COLUMNS.items()}
+    columns = {
+        target: bounded(file.scaled(3, name), -MAX_DUR_NS, MAX_DUR_NS) for target, name in _STEP_COLUMNS.items()
+    }
     columns["step_id"] = file.ids("Step")
     columns["device"] = file.ids("Device_id")
     return file, Table(t.EXPORTED_STEPS, columns)
@@ -54,8 +57,8 @@ def op_statistic_of(file: CsvFile) -> Table:
         {
             "op_type": op_type.take(keep),
             "core": file.text("Core Type").take(keep),
-            "count": file.scaled(0, "Count")[keep],
-            "total_ns": file.scaled(3, "Total Time(us)")[keep],
+            "count": bounded(file.scaled(0, "Count"), 0, MAX_TOTAL)[keep],
+            "total_ns": bounded(file.scaled(3, "Total Time(us)"), 0, MAX_TOTAL)[keep],
         },
     )
 
@@ -75,9 +78,9 @@ def api_statistic_of(file: CsvFile) -> Table:
         {
             "api": api.take(keep),
             "layer": file.text("Level", value_of=layer_of).take(keep),
-            "count": file.scaled(0, "Count")[keep],
-            "total_ns": file.scaled(3, "Time(us)")[keep],
-            "max_ns": file.scaled(3, "Max(us)")[keep],
+            "count": bounded(file.scaled(0, "Count"), 0, MAX_TOTAL)[keep],
+            "total_ns": bounded(file.scaled(3, "Time(us)"), 0, MAX_TOTAL)[keep],
+            "max_ns": bounded(file.scaled(3, "Max(us)"), 0, MAX_TOTAL)[keep],
         },
     )
 
@@ -120,18 +123,19 @@ def read_operator_memory(path: Path) -> tuple[CsvFile, Table]:
 def operator_memory_of(file: CsvFile) -> Table:
     """The cells of an operator_memory*.csv as memory_blocks. msprof's own form has a duration, no release time."""
     name = file.text("Name")
-    alloc = file.scaled(3, "Allocation Time(us)")
-    free = file.scaled(3, "Release Time(us)")
+    alloc = plausible(file.scaled(3, "Allocation Time(us)"))
+    free = plausible(file.scaled(3, "Release Time(us)"))
     if file.name("Release Time(us)") is None:
         dur = file.scaled(3, "Duration(us)")
-        free = np.where((alloc != NULL) & (dur >= 0), alloc + np.where(dur >= 0, dur, 0), NULL)
+        known = (alloc != NULL) & (dur >= 0) & (dur <= MAX_DUR_NS)
+        free = np.where(known, alloc + np.where(known, dur, 0), NULL)
     size = file.floats("Size(KB)") * KIB
     keep = name.codes >= 0
     return Table(
         t.MEMORY_BLOCKS,
         {
             "name": name.take(keep),
-            "size_bytes": wholes(np.abs(size))[keep],
+            "size_bytes": sizes(np.abs(size))[keep],
             "alloc_ns": alloc[keep],
             "free_ns": free[keep],
         },
@@ -156,13 +160,12 @@ def module_memory_of(file: CsvFile) -> Table:
     time, keep = _times(file)
     component = file.text("Component")
     keep &= component.codes >= 0
-    reserved = _bytes(file, "Total Reserved")
     return Table(
         t.MODULE_MEMORY,
         {
             "time_ns": time[keep],
             "component": component.take(keep),
-            "reserved_bytes": np.where(reserved < 0, NULL, reserved)[keep],
+            "reserved_bytes": _bytes(file, "Total Reserved")[keep],
         },
     )
 
@@ -192,12 +195,12 @@ def with_l2_cache(kernels: Table, ratios: dict[tuple[int, int, str], tuple[float
 
 
 def _times(file: CsvFile) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    time = file.scaled(3, "Timestamp(us)")
-    return time, (time != NULL) & (time >= 0)
+    time = plausible(file.scaled(3, "Timestamp(us)"))
+    return time, time != NULL
 
 
 def _bytes(file: CsvFile, name: str) -> Ints:
     if file.name(f"{name}(MB)"):
-        return wholes(file.floats(f"{name}(MB)") * MIB)
-    return wholes(file.floats(f"{name}(KB)") * KIB)
+        return sizes(file.floats(f"{name}(MB)") * MIB)
+    return sizes(file.floats(f"{name}(KB)") * KIB)
 

@@ -22,6 +22,7 @@ from ascend_perf.parsers import _ascend_comm as comm
 from ascend_perf.parsers._ascend_csv import header, read_csv
 from ascend_perf.parsers._ascend_files import SQLITE_MAGIC, database, table_names
 from ascend_perf.parsers._ascend_meta import Facts, rank_of, take_metadata
+from ascend_perf.parsers._numbers import bounded
 from ascend_perf.parsers._source import FileEntry
 
 MAX_MEMBERS: Final = 1 << 20
@@ -148,11 +149,16 @@ def read_steps(path: Path, data: ClusterData) -> int:
         InputError: it is no CSV file.
     """
     file = read_csv(path)
-    columns: dict[str, Ints] = {target: file.scaled(3, names[0]) for target, names in STEP_COLUMNS.items()}
+    columns: dict[str, Ints] = {target: _figure(file.scaled(3, names[0])) for target, names in STEP_COLUMNS.items()}
     columns["step_id"] = file.ids("Step")
     columns["pipeline"] = file.ids("PP Index")
     _add_steps(data, columns, file.text("Type").to_list(), file.text("Index").to_list())
     return file.rows
+
+
+def _figure(ns: Ints) -> Ints:
+    """Times of a step; longer ones than a day are damage."""
+    return bounded(ns, -comm.MAX_STEP_NS, comm.MAX_STEP_NS)
 
 
 def _add_steps(
@@ -357,7 +363,7 @@ def read_cluster_database(path: Path, data: ClusterData) -> int:
 
 def _database_steps(data: ClusterData, rows: list[tuple[comm.Cell, ...]]) -> None:
     columns = {
-        target: np.array([comm.ns_of_us(comm.float_of(row[place])) for row in rows], np.int64)
+        target: _figure(np.array([comm.ns_of_us(comm.float_of(row[place])) for row in rows], np.int64))
         for place, target in enumerate(STEP_COLUMNS, 4)
     }
     columns["step_id"] = np.array([comm.step_of(comm.word_of(row[0])) for row in rows], np.int64)

@@ -21,6 +21,7 @@ from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Floats, Ints, Table, Text
 from ascend_perf.parsers._ascend_csv import header, read_csv
+from ascend_perf.parsers._numbers import MAX_TOTAL, bounded
 from ascend_perf.parsers._source import FileEntry
 
 MAX_BYTES: Final = 64 << 20
@@ -70,8 +71,10 @@ def _read_dataset(path: Path) -> Table:
             "kind": Text.full(int(keep.sum()), "stage"),
             "name": name.take(keep),
             "stage": file.text("Stage").take(keep),
-            "count": file.scaled(0, "Occurrences")[keep],
-            "average_ns": file.scaled(3, *(n for n in file.names if n.startswith("Avg. time")))[keep],
+            "count": bounded(file.scaled(0, "Occurrences"), 0, MAX_TOTAL)[keep],
+            "average_ns": bounded(
+                file.scaled(3, *(n for n in file.names if n.startswith("Avg. time"))), 0, MAX_TOTAL
+            )[keep],
         },
     )
 

@@ -18,7 +18,8 @@ import numpy as np
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Floats, Ints, Table, Text
 from ascend_perf.parsers._ascend_csv import CsvFile
-from ascend_perf.parsers._numbers import wholes
+from ascend_perf.parsers._ascend_kernels import plausible
+from ascend_perf.parsers._numbers import MAX_BYTES, wholes
 
 KIB: Final = 1024.0
 
@@ -77,7 +78,7 @@ def unit_of(name: str) -> tuple[str, str | None, float]:
 def counters_of(file: CsvFile, form: Form) -> Table:
     """The numbers of a table as counters; what is no number is left out. Without a time column the time is unknown."""
     stamp = file.name(*TIME_NAMES)
-    time = np.full(file.rows, NULL, np.int64) if stamp is None else file.scaled(3, stamp)
+    time = np.full(file.rows, NULL, np.int64) if stamp is None else plausible(file.scaled(3, stamp))
     label, unit_in_label = _labels(file, form)
     parts = []
     for column in form.values or _number_columns(file, form):
@@ -127,13 +128,13 @@ def _joined(title: str, words: Sequence[str | None]) -> str:
 
 def npu_memory_of(file: CsvFile) -> tuple[Table, Table]:
     """npu_mem: what the process holds as memory, what the whole device holds as counters."""
-    time = file.scaled(3, "timestamp(us)")
+    time = plausible(file.scaled(3, "timestamp(us)"))
     event = file.text("event")
     total = file.floats("memory(KB)")
     parts = np.stack((file.floats("ddr(KB)"), file.floats("hbm(KB)")))
     split = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
     total = np.where(np.isnan(total), split, total) * KIB
-    usable = (time != NULL) & (time >= 0) & ~np.isnan(total) & (total >= 0) & (total < 2.0**60)
+    usable = (time != NULL) & ~np.isnan(total) & (total >= 0) & (total <= MAX_BYTES)
     app, device = usable & event.equals("app"), usable & event.equals("device")
     memory = Table(
         t.MEMORY,

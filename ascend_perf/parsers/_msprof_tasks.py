@@ -18,6 +18,7 @@ from ascend_perf.parsers._ascend_csv import CsvFile
 from ascend_perf.parsers._ascend_kernels import COMM_CORES, CORES, MAX_DUR_NS, MAX_START_NS, far_off
 from ascend_perf.parsers._ascend_sqlite import first_rows
 from ascend_perf.parsers._ascend_words import named
+from ascend_perf.parsers._numbers import MAX_TOTAL, bounded
 
 REDUCE_STAGES: Final = (
     "collectives come from the reduce stages of step_trace: their kind, group and size are not in the profile"
@@ -184,9 +185,9 @@ def os_calls_of(file: CsvFile) -> Table:
         {
             "api": name.take(keep),
             "layer": Text.full(int(keep.sum()), "os"),
-            "count": file.scaled(0, "Count")[keep],
-            "total_ns": file.scaled(3, "Time(us)")[keep],
-            "max_ns": file.scaled(3, "Max(us)")[keep],
+            "count": bounded(file.scaled(0, "Count"), 0, MAX_TOTAL)[keep],
+            "total_ns": bounded(file.scaled(3, "Time(us)"), 0, MAX_TOTAL)[keep],
+            "max_ns": bounded(file.scaled(3, "Max(us)"), 0, MAX_TOTAL)[keep],
         },
     )
 
@@ -200,8 +201,8 @@ def comm_statistic_of(file: CsvFile) -> Table:
         {
             "op_type": op_type.take(keep),
             "core": Text.full(int(keep.sum()), "COMM"),
-            "count": file.scaled(0, "Count")[keep],
-            "total_ns": file.scaled(3, "Total Time(us)")[keep],
+            "count": bounded(file.scaled(0, "Count"), 0, MAX_TOTAL)[keep],
+            "total_ns": bounded(file.scaled(3, "Total Time(us)"), 0, MAX_TOTAL)[keep],
         },
     )
 

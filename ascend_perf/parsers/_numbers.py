@@ -15,6 +15,12 @@ from ascend_perf.model.table import NULL, Ints
 MAX_WHOLE: Final = float(2**63 - 1024)
 """The largest float below 2**63."""
 
+MAX_BYTES: Final = 1 << 60
+"""Larger sizes (an exbibyte) are damage: sums of them would leave int64. Status: assumed."""
+
+MAX_TOTAL: Final = 1 << 53
+"""Larger counts and sums of times (104 days) are damage, for the same reason. Status: assumed."""
+
 
 def whole(value: float | None) -> int:
     """The nearest int64, `NULL` for None, NaN and what int64 does not hold."""
@@ -25,6 +31,18 @@ def wholes(values: NDArray[np.float64]) -> Ints:
     """`whole` of each value."""
     with np.errstate(invalid="ignore"):
         usable = np.abs(values) <= MAX_WHOLE
+    return np.where(usable, np.rint(np.where(usable, values, 0)).astype(np.int64), NULL)
+
+
+def bounded(values: Ints, low: int, high: int) -> Ints:
+    """The values, `NULL` where they lie outside of low..high."""
+    return np.where((values >= low) & (values <= high), values, NULL)
+
+
+def sizes(values: NDArray[np.float64] | Ints) -> Ints:
+    """Bytes as int64, `NULL` where there are none, fewer than none or more than `MAX_BYTES`."""
+    with np.errstate(invalid="ignore"):
+        usable = (values >= 0) & (values <= MAX_BYTES)
     return np.where(usable, np.rint(np.where(usable, values, 0)).astype(np.int64), NULL)
 
 

@@ -55,6 +55,12 @@ def test_memory_outside_of_the_framework_is_the_difference_to_the_process(make_t
     }
 
 
+def test_more_in_use_than_reserved_is_no_gap(make_trace: MakeTrace) -> None:
+    outcome = memory.run_on_trace(make_trace(memory=[sample(0, 500, 480)]))
+    peaks = next(t for t in outcome.tables if t.name == "memory-peaks")
+    assert peaks.column("gap_bytes") == (None,)
+
+
 def test_growth_needs_a_floor_that_rises_in_every_step(make_trace: MakeTrace) -> None:
     steps = [{"step_id": n, "start_ns": n * 100, "dur_ns": 100} for n in range(4)]
 

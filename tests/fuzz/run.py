@@ -8,6 +8,7 @@ time and memory.
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import random
 import resource
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.pipeline import analyze, analyze_paths, load, write
+from ascend_perf.pipeline import Analysis, analyze, analyze_paths, load, write
 from tests.fuzz.mutate import damage
 from tests.fuzz.seeds import RULES, SEEDS
 
@@ -69,6 +70,8 @@ def fault(target: str, number: int, folder: Path) -> str | None:
         failed = [f"{o.analyzer}: {o.reason.en if o.reason else ''}" for o in analysis.failed]
         if failed:
             return "failed " + "; ".join(sorted(set(failed)))
+        if said := nonsense(analysis):
+            return "says " + "; ".join(sorted(said)[:5])
         formats = ("json", "md", "html") if number % _HTML_EVERY == 0 else ("json",)
         write(analysis, {name: out / f"report.{name}" for name in formats})
     except (InputError, UsageError):
@@ -79,6 +82,36 @@ def fault(target: str, number: int, folder: Path) -> str | None:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
     return None
+
+
+def nonsense(analysis: Analysis) -> set[str]:
+    """Numbers that no report may show: not finite, unknown shown as a number, below zero where nothing can be."""
+    found = {f"metric {m.name}: {_odd(m.value, m.unit)}" for m in analysis.metrics if _odd(m.value, m.unit)}
+    for finding in analysis.findings:
+        for item in finding.evidence:
+            if not isinstance(item.value, str) and (odd := _odd(item.value, item.unit)):
+                found.add(f"{finding.code} {item.name.en}: {odd}")
+    for outcome in analysis.outcomes:
+        for table in outcome.tables:
+            for column, cells in zip(table.columns, table.data, strict=True):
+                odds = {_odd(cell, column.unit) for cell in cells if not isinstance(cell, str)} - {""}
+                found |= {f"{outcome.analyzer}, {table.name}.{column.name}: {odd}" for odd in odds}
+    return found
+
+
+_NEVER_BELOW_ZERO: Final = ("bytes", "count", "hertz", "bytes_per_s", "flops", "flops_per_s", "items_per_s")
+
+
+def _odd(value: float | int | None, unit: str) -> str:
+    if value is None or isinstance(value, bool):
+        return ""
+    if not math.isfinite(value):
+        return "not finite"
+    if isinstance(value, int) and abs(value) >= 1 << 62:
+        return "beyond 62 bits"
+    if value < 0 and unit in _NEVER_BELOW_ZERO:
+        return f"{unit} below zero"
+    return ""
 
 
 def _alarm(*_: object) -> None:

@@ -333,6 +333,35 @@ def test_absent_tables_are_no_error(tmp_path: Path) -> None:
     assert any("kernels" in missing.what for missing in trace.meta.missing)
 
 
+@pytest.mark.parametrize("odd", [-5, 1 << 62, 7_900_000_000_000_000_000, 1])
+def test_samples_with_times_beyond_reason_are_dropped(tmp_path: Path, odd: int) -> None:
+    write_database(tmp_path)
+    path = tmp_path / "ascend_pytorch_profiler_1.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        word = connection.execute("select component from MEMORY_RECORD").fetchone()[0]
+        rows = [(word, BASE + 1, -1, 1 << 61, 10), (word, BASE + 2, 1, 2, 3), (word, odd, 1, 2, 3)]
+        connection.executemany("insert into MEMORY_RECORD values (?, ?, ?, ?, ?)", rows)
+        connection.execute("insert into OP_MEMORY select name, ?, ?, ? from OP_MEMORY", (1 << 62, BASE + 3, BASE + 4))
+        connection.execute("insert into OP_MEMORY select name, 8, ?, ? from OP_MEMORY limit 1", (odd, BASE + 5))
+        connection.executemany("insert into LLC values (6, ?, 50.0, 1000)", [(BASE + 1,), (BASE + 2,), (odd,)])
+
+    trace = read(tmp_path)
+
+    memory = trace[t.MEMORY]
+    own = memory.text("component").equals("PTA")
+    assert memory.ints("allocated_bytes")[own].tolist() == [10, NULL, 1]
+    assert memory.ints("reserved_bytes")[own].tolist() == [20, NULL, 2]
+    blocks = trace[t.MEMORY_BLOCKS]
+    assert sorted(blocks.ints("size_bytes").tolist()) == [NULL, 8, 512]
+    assert sorted(blocks.ints("alloc_ns").tolist()) == [NULL, BASE, BASE + 3]
+    counters = trace[t.COUNTERS]
+    assert counters.floats("value")[counters.text("counter").equals("LLC/Hit Rate")].tolist() == [0.84, 0.5, 0.5]
+    told = {drop.reason: drop.count for source in trace.meta.sources for drop in source.dropped}
+    assert {reason: told[f"{reason} row with a time out of range"] for reason in ("MEMORY_RECORD", "OP_MEMORY")} == {
+        "MEMORY_RECORD": 1, "OP_MEMORY": 1,
+    }  # fmt: skip
+
+
 def test_a_recording_without_end_is_told(tmp_path: Path) -> None:
     out = DatabaseWriter(tmp_path / "ascend_pytorch_profiler.db")
     out.table("TASK", ("startNs", "endNs", "globalTaskId"), [])

@@ -904,6 +904,48 @@ def test_memory_files_are_bytes_and_unknown_ends_stay_unknown(tmp_path: Path) ->
     assert modules.ints("reserved_bytes").tolist() == [2_097_152, NULL]
 
 
+@pytest.mark.parametrize("odd_us", ["-1.0", "9007199254740992", "7900000000000000", "1"])
+def test_samples_with_times_beyond_reason_are_dropped(tmp_path: Path, odd_us: str) -> None:
+    good = [stamp(f"{n}.000") for n in range(3)]
+    (tmp_path / "memory_record.csv").write_text(
+        "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Device Type\n"
+        + "".join(
+            f"PTA,{time},1,{size},NPU:0\n" for time, size in zip([*good, odd_us], ("1", "-2", "1e15", "1"), strict=True)
+        )
+    )
+    (tmp_path / "operator_memory.csv").write_text(
+        "Name,Size(KB),Allocation Time(us),Release Time(us),Duration(us),Device Type\n"
+        f"a,1e30,{good[0]},{good[1]},,NPU:0\nb,1,{odd_us},{good[2]},,NPU:0\nc,1,{good[0]},{odd_us},,NPU:0\n"
+    )
+
+    trace = read(tmp_path)
+
+    assert trace[t.MEMORY].ints("reserved_bytes").tolist() == [1 << 20, NULL, NULL]
+    assert [drop.count for source in trace.meta.sources for drop in source.dropped] == [1]
+    blocks = trace[t.MEMORY_BLOCKS]
+    assert blocks.ints("size_bytes").tolist() == [NULL, 1024, 1024]
+    assert (blocks.ints("alloc_ns") == NULL).tolist() == [False, True, False]
+    assert (blocks.ints("free_ns") == NULL).tolist() == [False, False, True]
+
+
+def test_sums_of_the_exporter_beyond_reason_are_unknown(tmp_path: Path) -> None:
+    (tmp_path / "op_statistic.csv").write_text(
+        "Device_id,OP Type,Core Type,Count,Total Time(us)\n"
+        "0,Add,AIV,9223372036854775807,9007199254740.993\n0,Mul,AIV,-1,-5\n"
+        "0,Sub,AIV,9007199254740992,9007199254740.992\n"
+    )
+    (tmp_path / "step_trace_time.csv").write_text(
+        "Device_id,Step,Computing,Free,Stage\n0,1,86400000001,-86400000001,86400000000\n"
+    )
+
+    trace = read(tmp_path)
+
+    ops, steps = trace[t.EXPORTED_OPS], trace[t.EXPORTED_STEPS]
+    assert ops.ints("count").tolist() == [NULL, NULL, 2**53]
+    assert ops.ints("total_ns").tolist() == [NULL, NULL, 2**53]
+    assert [int(steps.ints(f"{name}_ns")[0]) for name in ("computing", "free", "stage")] == [NULL, NULL, 86400 * 10**9]
+
+
 def test_device_is_derived_from_counters(tmp_path: Path) -> None:
     # 100 us on 20 cores at 1500 MHz: 3e6 cycles; core time 100 us; utilization 100 %.
     row = {
