@@ -9,6 +9,8 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._idle import Span, idle_in, is_compile, is_memory, union_of
+from ascend_perf.analyzers._python_lines import around
+from ascend_perf.analyzers._python_stages import told_calls
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of
 from ascend_perf.analyzers._thresholds import threshold
@@ -90,6 +92,7 @@ def data_loader(trace: Trace, span: Span) -> Verdict:
                 name=Words("longest fetch", "最长的一次"), value=int(events.ints("dur_ns")[longest]), unit="ns",
                 where=f"{name}, thread {_thread(events, longest)}", start_ns=int(events.ints("start_ns")[longest]),
             ),
+            *_in_python(trace, loading),
         ],
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(exposed),
         formula="union of the data loader's calls, without the time in which the device works / length of the steps",
@@ -237,11 +240,39 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
                 where=f"{events.text('name')[longest]}, thread {_thread(events, longest)}",
                 start_ns=int(events.ints("start_ns")[longest]),
             ),
+            *_line_of(trace, events, longest),
         ],
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(collecting),
         formula="union of the collections / length of the steps",
     )  # fmt: skip
     return found, Judged(code="H-07", verdict="found")
+
+
+def _in_python(trace: Trace, where: IntervalSet) -> list[Evidence]:
+    """The Python calls that take most of some time themselves, where they were recorded."""
+    told = told_calls(trace, where)
+    if not told:
+        return []
+    return [
+        Evidence(
+            name=Words("Python calls that take most of it", "耗时最多的 Python 调用"), value=told,
+            where="python_calls: time of their own",
+        )
+    ]  # fmt: skip
+
+
+def _line_of(trace: Trace, events: Table, row: int) -> list[Evidence]:
+    """The line of Python in which an event happened, where it is known."""
+    one = np.array([row])
+    line = around(trace, events.ints("thread")[one], events.ints("start_ns")[one]).line[0]
+    if line is None:
+        return []
+    return [
+        Evidence(
+            name=Words("line of Python in which it ran", "触发时所在的 Python 代码行"), value=line,
+            where="python_calls or the call stack of the operator",
+        )
+    ]  # fmt: skip
 
 
 def driver_memory(trace: Trace, span: Span) -> Verdict:

@@ -207,7 +207,7 @@ def idle_of(trace: Trace) -> Idle | None:
     device = intervals.merged(host_end, gaps.ends)
     rest = intervals.merged(gaps.starts, host_end)
     launches = intervals.merged(launch_start, host_end)
-    sync = _syncs(trace)
+    sync = syncs_of(trace)
     drained_by = _drained(sync, gaps.starts, np.where(knows, launch_starts[following], gaps.ends))
     drained = drained_by >= 0
     parts = _attributed(
@@ -222,7 +222,7 @@ def idle_of(trace: Trace) -> Idle | None:
 
 def causes_of(trace: Trace, idle: IntervalSet) -> dict[Cause, IntervalSet]:
     """Some idle time by what the host's own events cover of it; launches to come are not looked at."""
-    return _attributed(trace, idle, EMPTY, EMPTY, _syncs(trace))
+    return _attributed(trace, idle, EMPTY, EMPTY, syncs_of(trace))
 
 
 def total_inside(union: IntervalSet, span: Span) -> int:
@@ -264,7 +264,8 @@ def _device_tasks(trace: Trace) -> tuple[Ints, Ints, Ints, Ints]:
     return joined[0][order], joined[1][order], joined[2][order], joined[3][order]
 
 
-def _syncs(trace: Trace) -> Sync:
+def syncs_of(trace: Trace) -> Sync:
+    """Calls of the host that wait for the device."""
     calls, copies = trace[RUNTIME_CALLS], trace[COPIES]
     waits = is_sync(calls)
     # A device-to-host copy whose call returns only when the data is there synchronises as well.

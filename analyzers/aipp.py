@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._python_stages import OTHER, TAKERS, python_stages, told_calls
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import (
     StepWindows,
@@ -71,18 +72,20 @@ class _Stage:
     taker: Taker
     count: int
     unions: list[IntervalSet]
+    source: Literal["host_events", "kernels", "python_calls"] = "host_events"
 
 
 @analyzer(name=ANALYZER, needs=(), order=90, section="aipp")
 def aipp(trace: Trace) -> Result:
     """Stages of preprocessing per step, what could take them over, and the bound of doing so.
 
-    Host stages are the user's ranges (`preprocess::decode` ...) and the data loader; device stages are casts,
+    Host stages are the user's ranges (`preprocess::decode` ...), else the Python calls of image libraries, transforms
+    and image processors, and the data loader; device stages are casts,
     transposes, conversions and element-wise kernels in front of the first convolution of a step. Host time counts
     only while the device is idle: what it hides costs nothing.
 
     Reads:
-        steps, host_events (kind user, dataloader, optimizer), host_ops (name), kernels, comm_ops.
+        steps, host_events (kind user, dataloader, optimizer), host_ops (name), python_calls, kernels, comm_ops.
 
     Source:
         troubleshooting table, D-03; Amdahl's law.
@@ -101,8 +104,10 @@ def aipp(trace: Trace) -> Result:
 
 
 _NO_RANGES: Final = Words(
-    "no preprocessing is marked: wrap it in torch.profiler.record_function('preprocess::decode') and so on",
-    "未标注预处理：请用 torch.profiler.record_function('preprocess::decode') 等包裹各阶段",
+    "no preprocessing is marked, and no call of an image library is recorded: wrap it in "
+    "torch.profiler.record_function('preprocess::decode') and so on, or profile with with_stack=True",
+    "未标注预处理，也没有图像库的 Python 调用：请用 torch.profiler.record_function('preprocess::decode') 等包裹各阶段，"
+    "或以 with_stack=True 采集",
 )
 
 
@@ -141,8 +146,23 @@ def _host_stages(trace: Trace, windows: StepWindows) -> list[_Stage]:
     for code, name in enumerate(stage.values):
         rows = (stage.codes == code) & ~is_loader
         stages.append(_host_stage(trace, windows, rows, name, _taker_of(name)))
+    if not any(item.count for item in stages):
+        stages = [
+            _Stage(
+                name=item.name, where="host", taker=TAKERS.get(item.name, "not known"), count=item.count,
+                unions=item.unions, source="python_calls",
+            )
+            for item in python_stages(trace, windows)
+        ]  # fmt: skip
     if is_loader.any():
-        stages.append(_host_stage(trace, windows, is_loader, _LOADER, "not known"))
+        loader = _host_stage(trace, windows, is_loader, _LOADER, "not known")
+        seen = [item.unions for item in stages if item.source == "python_calls"]
+        if seen:
+            # What Python shows of its work is a stage already.
+            known = [intervals.union(*steps) for steps in zip(*seen, strict=True)]
+            rest = [intervals.difference(a, b) for a, b in zip(loader.unions, known, strict=True)]
+            loader = replace(loader, unions=rest)
+        stages.append(loader)
     return [item for item in stages if item.count]
 
 
@@ -185,7 +205,10 @@ def _device_stages(trace: Trace, windows: StepWindows) -> list[_Stage]:
         return []
     unions = unions_by_step(trace, kernels, rows, windows)
     return [
-        _Stage(name="kernels before the first conv", where="device", taker="AIPP", count=int(rows.sum()), unions=unions)
+        _Stage(
+            name="kernels before the first conv", where="device", taker="AIPP", count=int(rows.sum()), unions=unions,
+            source="kernels",
+        )
     ]
 
 
@@ -286,21 +309,34 @@ def _finding(
                 ),
                 value=union_total_ns(exposed[i]) / steps,
                 unit="ns",
-                where=("host_events" if stages[i].where == "host" else "kernels") + f": {stages[i].count} rows",
+                where=f"{stages[i].source}: {stages[i].count} rows",
                 start_ns=None if union is None else int(union.starts[0]),
             )
         )
+    in_python = intervals.union(*(u for s in stages if s.source == "python_calls" for u in s.unions))
+    if told := told_calls(trace, in_python):
+        evidence.append(
+            Evidence(
+                name=Words("Python calls that take most of it", "耗时最多的 Python 调用"), value=told,
+                where="python_calls: time of their own",
+            )
+        )  # fmt: skip
     spent = format_ns(share_all * step_total_ns(trace, windows) / steps)
     biggest = stages[order[0]].name
+    takes = ("DVPP and AIPP could absorb", "DVPP 与 AIPP 可承担")
+    if trace.meta.device.kind != "npu":
+        takes = (
+            "work that a device can do (DVPP and AIPP on Ascend) is", "可由设备完成的部分（昇腾上为 DVPP 与 AIPP）占",
+        )  # fmt: skip
     return finding(
         "D-03",
         analyzer=ANALYZER,
         trace_rank=trace.meta.rank,
         title=Words(
             f"Preprocessing takes {format_ratio(share_all)} of the step ({spent}), most of it in {biggest}; "
-            f"DVPP and AIPP could absorb {format_ratio(share)} of the step at most.",
+            f"{takes[0]} {format_ratio(share)} of the step at most.",
             f"预处理占单步 {format_ratio(share_all)}（{spent}），其中 {_said(biggest)} 最长；"
-            f"DVPP 与 AIPP 可承担 {format_ratio(share)}。",
+            f"{takes[1]} {format_ratio(share)}。",
         ),
         share_ratio=share,
         where=intervals.union(
@@ -314,7 +350,7 @@ def _finding(
 
 
 _WHERE: Final = {"host": "Host", "device": "设备"}
-_NAMES: Final = {"dataloader": "数据加载", "kernels before the first conv": "首个卷积之前的算子"}
+_NAMES: Final = {"dataloader": "数据加载", OTHER: "其他预处理", "kernels before the first conv": "首个卷积之前的算子"}
 
 
 def _said(name: str) -> str:

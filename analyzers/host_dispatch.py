@@ -36,6 +36,7 @@ from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
+from ascend_perf.analyzers._syncs import line_evidence, syncs
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -363,6 +364,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
             )
             for owner, calls_of, lost, example in owners[:4]
         ),
+        *line_evidence(syncs(trace, step_windows(trace), idle), idle.span.steps),
     ]  # fmt: skip
     api = sync.names[call]
     by = f"{name} ({api})" if name != api else name

@@ -30,7 +30,7 @@ WORKSPACE_MAX_RATIO: Final = threshold("K-06", "max_workspace_ratio")
 UNUSED_MAX_RATIO: Final = threshold("K-07", "min_used_ratio")
 STARVED_MIN_RATIO: Final = threshold("K-07", "min_starved_ratio")
 
-_LOSS: Final = re.compile(r"loss|softmax|entropy|logit|nll", re.IGNORECASE)
+_LOSS: Final = re.compile(r"loss|log_?softmax|entropy|logit|nll", re.IGNORECASE)
 
 _WORKSPACE: Final = "WORKSPACE"
 _STARVING: Final = (Cause.LAUNCH, Cause.OP, Cause.PYTHON, Cause.NOTHING)

@@ -277,6 +277,7 @@ MEMORY_BLOCKS: Final = TableSpec(
         _int("size_bytes", "bytes"),
         _int("alloc_ns", "ns", "unknown: allocated before the capture"),
         _int("free_ns", "ns", "unknown: freed after the capture"),
+        _int("thread", doc="that allocated, as in host_ops"),
     ),
 )
 

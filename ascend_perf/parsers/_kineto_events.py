@@ -72,6 +72,8 @@ class _MemoryArgs(msgspec.Struct, gc=False):
     device: int | None = msgspec.field(name="Device Id", default=None)
     allocated: int | None = msgspec.field(name="Total Allocated", default=None)
     reserved: int | None = msgspec.field(name="Total Reserved", default=None)
+    address: int | None = msgspec.field(name="Addr", default=None)
+    bytes: int | None = msgspec.field(name="Bytes", default=None)
 
 
 def _args(events: Sequence[Event], kind: type[_T]) -> list[_T]:
@@ -246,7 +248,8 @@ class Columns:
         self.memory.add(
             time=decimal_ns([e.ts for e in events]), type=_ints([a.device_type for a in args]),
             device=_ints([a.device for a in args]), allocated=_ints([a.allocated for a in args]),
-            reserved=_ints([a.reserved for a in args]),
+            reserved=_ints([a.reserved for a in args]), thread=json_ints([e.tid for e in events]),
+            address=_ints([a.address for a in args]), bytes=_ints([a.bytes for a in args]),
         )  # fmt: skip
 
 

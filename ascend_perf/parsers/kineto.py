@@ -35,6 +35,7 @@ from ascend_perf.parsers._gpu_tables import (
     with_step_ids,
 )
 from ascend_perf.parsers._kineto_events import Columns
+from ascend_perf.parsers._kineto_memory import memory_blocks
 from ascend_perf.parsers._kineto_meta import meta_of
 from ascend_perf.parsers._python_frames import frames, python_calls
 from ascend_perf.parsers._source import HEAD_BYTES, FileEntry, Folder, Parser, Unit
@@ -93,7 +94,7 @@ class _Tables:
             table.spec.name: table
             for table in (
                 kernels, comm_ops, copies, host_ops, host_events, python_calls, runtime, steps,
-                self._memory_table(device, several=several),
+                self._memory_table(device, several=several), self._memory_blocks(device, host_ops, several=several),
             )
             if len(table)
         }  # fmt: skip
@@ -262,6 +263,17 @@ class _Tables:
                 "reserved_bytes": np.where(on_host[index] & (reserved == 0), NULL, reserved),
             },
         )
+
+    def _memory_blocks(self, device: int | None, host_ops: Table, *, several: bool) -> Table:
+        """Blocks of the device's allocator; of the host's where there is no device."""
+        m = self.columns.memory
+        kind = m.ints("type")
+        rows = (kind != NULL) & (kind != 0)
+        if several:
+            rows &= m.ints("device") == device
+        elif not rows.any():
+            rows = kind == 0
+        return memory_blocks(m.ints("time"), m.ints("address"), m.ints("bytes"), m.ints("thread"), rows, host_ops)
 
 
 def _long_calls(python_calls: Table) -> Table:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascend_perf import pipeline
+from ascend_perf.analyzers._python_stages import stage_of
 from ascend_perf.analyzers.aipp import aipp
 from ascend_perf.model.finding import ResultTable
 from ascend_perf.model.trace import Device, Meta, Trace
@@ -159,3 +160,103 @@ def test_real_traces_are_told_apart(traces: Path, name: str, start: str) -> None
     assert judged.verdict == "clean"
     assert judged.reason is not None
     assert judged.reason.en.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("PIL/Image.py(2215): resize", "resize"),
+        ("PIL/Image.py(900): convert", "colour"),
+        ("<built-in method decode of ImagingDecoder object>", "decode"),
+        ("torchvision/transforms/functional.py(138): to_tensor", "layout"),
+        ("torchvision/transforms/v2/functional/_misc.py(10): normalize", "normalize"),
+        ("torchvision/io/image.py(240): decode_image", "decode"),
+        ("cv2/__init__.py(10): imread", "decode"),
+        ("transformers/image_processing_utils.py(47): rescale", "rescale"),
+        ("transformers/models/owlv2/image_processing_owlv2.py(301): resize", "resize"),
+        ("transformers/models/owlv2/image_processing_owlv2.py(270): pad", "pad"),
+        ("transformers/models/owlv2/image_processing_owlv2.py(368): preprocess", "other preprocessing"),
+        ("transformers/models/owlv2/image_processing_owlv2.py(503): post_process_object_detection", None),
+        ("transformers/models/owlv2/modeling_owlv2.py(410): forward", None),
+        ("numpy/core/fromnumeric.py(53): resize", None),
+        ("main.py(3): resize", None),
+        ("<built-in method item of Tensor object>", None),
+    ],
+)
+def test_stages_are_told_by_library_and_function(name: str, stage: str | None) -> None:
+    assert stage_of(name) == stage
+
+
+def test_python_calls_of_image_libraries_are_stages(make_trace: Make) -> None:
+    def call(start: int, dur: int, name: str, thread: int = 1) -> dict[str, object]:
+        return {"start_ns": start, "dur_ns": dur, "name": name, "thread": thread}
+
+    folder = "transformers/models/x/image_processing_x.py"
+    trace = make_trace(
+        steps=[{"step_id": 0, "start_ns": 0, "dur_ns": 1000}],
+        host_ops=[{"start_ns": 900, "dur_ns": 1, "name": "aten::conv2d"}],
+        host_events=[{"start_ns": 0, "dur_ns": 600, "name": "DataLoader.__next__", "kind": "dataloader"}],
+        # The device works from 550 on: what it hides does not count.
+        kernels=[{"start_ns": 550, "dur_ns": 450, "name": "k"}],
+        python_calls=[
+            call(50, 530, f"{folder}(1): preprocess"),
+            call(100, 200, f"{folder}(2): resize"),
+            call(120, 30, "transformers/image_transforms.py(3): to_pil_image"),  # a part of resizing
+            call(160, 90, "scipy/ndimage/_interpolation.py(4): zoom"),
+            call(300, 100, "transformers/image_transforms.py(5): normalize"),
+            call(500, 80, "transformers/image_transforms.py(6): center_crop"),
+        ],
+    )
+
+    outcome = aipp.run_on_trace(trace)
+
+    (table,) = outcome.tables
+    cells = zip(*(table.column(name) for name in ("time_ns", "exposed_ns", "taken_by")), strict=True)
+    rows = dict(zip(table.column("stage"), cells, strict=True))
+    assert rows == {
+        "resize": (200.0, 200.0, "DVPP"),
+        "normalize": (100.0, 100.0, "AIPP"),
+        "crop": (80.0, 50.0, "DVPP"),  # the last 30 ns are hidden
+        "other preprocessing": (150.0, 150.0, "not known"),  # 530 less 200, 100 and 80
+        "dataloader": (70.0, 50.0, "not known"),  # 600 less the 530; 20 of it hidden
+    }
+    (found,) = outcome.findings
+    assert found.share_ratio == pytest.approx(0.35)
+    told = next(e for e in found.evidence if e.name.en == "Python calls that take most of it")
+    # Own time within the 530 ns: preprocess 150, normalize 100, zoom 90.
+    assert told.value == (
+        "image_processing_x.py(1): preprocess 28 %, image_transforms.py(5): normalize 19 %, "
+        "_interpolation.py(4): zoom 17 %"
+    )
+
+
+def test_marks_of_the_user_come_before_python_calls(make_trace: Make) -> None:
+    trace = make_trace(
+        steps=[{"step_id": 0, "start_ns": 0, "dur_ns": 1000}],
+        host_ops=[{"start_ns": 900, "dur_ns": 1, "name": "aten::conv2d"}],
+        host_events=[{"start_ns": 0, "dur_ns": 600, "name": "preprocess::resize", "kind": "user"}],
+        python_calls=[{"start_ns": 0, "dur_ns": 500, "name": "PIL/Image.py(1): resize", "thread": 1}],
+    )
+
+    (table,) = aipp.run_on_trace(trace).tables
+
+    assert table.column("stage") == ("resize",)
+    assert table.column("time_ns") == (600.0,)
+
+
+@pytest.mark.parametrize(
+    ("path", "stage", "share"),
+    [
+        ("kineto/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", "resize", 539.302419 / 1211.182252),
+        ("kineto/h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz", "normalize", 106.418293 / 382.535558),
+    ],
+)
+def test_image_processors_of_real_pipelines(traces: Path, path: str, stage: str, share: float) -> None:
+    outcome = aipp.run_on_trace(pipeline.load(traces / path).traces[0])
+
+    (found,) = outcome.findings
+    assert found.code == "D-03"
+    (table,) = outcome.tables
+    at = table.column("stage").index(stage)
+    assert table.column("share_ratio")[at] == pytest.approx(share, rel=1e-6)
+    assert f"most of it in {stage}" in found.title.en

@@ -363,3 +363,36 @@ def test_memory_samples(write: Write) -> None:
     assert memory.text("component").to_list() == ["CPU", "CUDA"]
     assert memory.ints("allocated_bytes").tolist() == [64, 10]
     assert memory.ints("reserved_bytes").tolist() == [NULL, 20]
+
+
+def test_blocks_of_memory_by_address(write: Write) -> None:
+    def event(at: float, size: int, address: int, kind: int = 1, tid: int = 7) -> dict[str, object]:
+        args = {"Bytes": size, "Addr": address, "Device Type": kind, "Device Id": 0, "Total Allocated": 1}
+        return {
+            "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": tid, "ts": at,
+            "args": args,
+        }  # fmt: skip
+
+    within = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 7, "ts": 1, "dur": 10}
+    (trace,) = read(write([
+        within,
+        event(2, 64, 100), event(5, -64, 100),  # taken within mm and given back
+        event(6, 32, 100), event(8, 16, 100),  # the release between them is lost
+        event(9, -8, 200),  # taken before the capture
+        event(20, 4, 300),  # no operator, never given back
+        event(3, 999, 400, kind=0),  # the host's
+    ]))  # fmt: skip
+
+    blocks = trace[t.MEMORY_BLOCKS]
+
+    seen = list(zip(
+        blocks.text("name").to_list(), *(blocks.ints(n).tolist() for n in ("size_bytes", "alloc_ns", "free_ns", "thread")),
+        strict=True,
+    ))  # fmt: skip
+    assert seen == [
+        ("aten::mm", 8, NULL, 9000, NULL),
+        ("aten::mm", 64, 2000, 5000, 7),
+        ("aten::mm", 32, 6000, 8000, 7),
+        ("aten::mm", 16, 8000, NULL, 7),
+        ("not within an operator", 4, 20000, NULL, 7),
+    ]

@@ -1,0 +1,163 @@
+"""Synchronising calls of the host by what caused them: the API, the operator and the line of Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ascend_perf import intervals
+from ascend_perf.analyzers._idle import Cause, Idle, Sync, syncs_of
+from ascend_perf.analyzers._python_lines import Around, around
+from ascend_perf.analyzers._steps import StepWindows
+from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.model.finding import Evidence, ResultTable, Words
+from ascend_perf.model.table import Bools, Ints, Text
+from ascend_perf.model.tables import HOST_OPS
+from ascend_perf.model.trace import Trace
+
+MAX_ROWS: Final = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Syncs:
+    """Synchronising calls inside of the steps; arrays and texts of one length."""
+
+    sync: Sync
+    rows: Ints
+    """Indexes into `sync`."""
+    api: Text
+    op: Text
+    """Outermost operator of the same library around the call: `aten::item`, not what it calls itself."""
+    line: Text
+    blocked_ns: Ints
+    idle_ns: Ints
+    """Idle time of the device that the call's draining of the queue left, the host's part of it."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
+    """The synchronising calls that start in a step. A call within another on its thread counts with that one.
+
+    Args:
+        trace: the rank.
+        windows: its steps.
+        idle: its idle time; without it none is put down to calls.
+
+    Reads:
+        runtime_calls, copies (see `Idle`); host_ops; python_calls.
+    """
+    sync = syncs_of(trace) if idle is None else idle.sync
+    inside = _inside(sync, windows) & ~_nested(sync)
+    rows = np.flatnonzero(inside)
+    found = around(trace, sync.threads[rows], sync.starts[rows])
+    idle_ns = np.zeros(len(sync.starts), np.int64)
+    if idle is not None:
+        gaps = np.flatnonzero(idle.drained_by >= 0)
+        cost = idle.by_gap[list(Cause).index(Cause.SYNC)]
+        np.add.at(idle_ns, _outer(sync)[idle.drained_by[gaps]], cost[gaps])
+    return Syncs(
+        sync=sync, rows=rows, api=Text.of(sync.names).take(rows), op=_op_names(trace, found), line=found.line,
+        blocked_ns=(sync.ends - sync.starts)[rows], idle_ns=idle_ns[rows],
+    )  # fmt: skip
+
+
+def sync_table(found: Syncs, steps: int) -> ResultTable:
+    """Calls with equal API, operator and line together, those that leave the device idle longest first."""
+    keys, of = np.unique(np.stack((found.api.codes, found.op.codes, found.line.codes)), axis=1, return_inverse=True)
+    of = of.reshape(-1)
+    groups = keys.shape[1]
+    count = np.bincount(of, minlength=groups)
+    blocked, idle = (
+        np.bincount(of, values, groups).astype(np.int64) for values in (found.blocked_ns, found.idle_ns)
+    )  # fmt: skip
+    # The longest call of each group, to go and look at.
+    by_length = np.lexsort((-np.arange(len(found)), found.blocked_ns))
+    longest = np.full(groups, -1, np.int64)
+    longest[of[by_length]] = by_length
+    order = np.lexsort((-blocked, -idle))[:MAX_ROWS]
+    per = max(1, steps)
+
+    def named(text: Text, codes: Ints) -> list[str | None]:
+        return [None if code < 0 else text.values[code] for code in codes.tolist()]
+
+    return result_table(
+        "syncs",
+        Words("Synchronisations by cause", "同步调用及其来源"),
+        (
+            Col("api", "Call", "API", named(found.api, keys[0][order])),
+            Col("op", "Operator", "算子", named(found.op, keys[1][order])),
+            Col("line", "Python", "Python 代码行", named(found.line, keys[2][order])),
+            Col("per_step", "per step", "每步次数", count[order] / per, "count"),
+            Col("blocked_ns", "Host blocked, per step", "Host 阻塞（每步）", blocked[order] / per, "ns"),
+            Col("idle_ns", "Device idles after it, per step", "之后设备空闲（每步）", idle[order] / per, "ns"),
+            Col("longest_ns", "Longest", "最长", found.blocked_ns[longest[order]], "ns"),
+            Col("start_ns", "At", "时刻", found.sync.starts[found.rows[longest[order]]]),
+        ),
+        Words(
+            "Time that the host waits is lost only where the device has nothing queued then. The line is the innermost "
+            "one outside of PyTorch, from call stacks or Python calls (with_stack=True); of calls in the backward pass "
+            "it is that of the forward operator.",
+            "只有当设备队列已空时，Host 的等待才造成损失。代码行为 PyTorch 之外最内层的一行，来自调用栈或 Python 调用"
+            "（with_stack=True）；反向过程中的调用取其前向算子的代码行。",
+        ),
+    )
+
+
+def line_evidence(found: Syncs, steps: int) -> list[Evidence]:
+    """The line of Python whose calls leave the device idle longest; nothing where no line is known."""
+    known = np.flatnonzero((found.line.codes >= 0) & (found.idle_ns > 0))
+    if not len(known):
+        return []
+    spent = np.bincount(found.line.codes[known], found.idle_ns[known], len(found.line.values))
+    at = int(np.argmax(spent))
+    mine = known[found.line.codes[known] == at]
+    row = int(mine[np.argmax(found.idle_ns[mine])])
+    count = len(np.flatnonzero(found.line.codes == at)) / max(1, steps)
+    return [
+        Evidence(
+            name=Words("line of Python that synchronises most", "同步最多的 Python 代码行"),
+            value=f"{found.line.values[at]} ({found.op[row] or found.api[row]}, {count:.4g} per step)",
+            where="python_calls and call stacks around the calls; table syncs has the others",
+            start_ns=int(found.sync.starts[found.rows[row]]),
+        )
+    ]
+
+
+def _inside(sync: Sync, windows: StepWindows) -> Bools:
+    place = np.searchsorted(windows.starts, sync.starts, side="right") - 1
+    if not len(windows):
+        return np.ones(len(sync.starts), bool)
+    return (place >= 0) & (sync.starts < windows.ends[np.clip(place, 0, None)])
+
+
+def _outer(sync: Sync) -> Ints:
+    """Of each call the outermost synchronising call of its thread that contains it, itself where there is none."""
+    outer = np.arange(len(sync.starts))
+    for thread in np.unique(sync.threads).tolist():
+        mine = np.flatnonzero(sync.threads == thread)
+        mine = mine[np.lexsort((-sync.ends[mine], sync.starts[mine]))]
+        up = intervals.parents(sync.starts[mine], sync.ends[mine])
+        root = np.arange(len(mine))
+        while (climbing := np.flatnonzero(up[root] >= 0)).size:
+            root[climbing] = up[root[climbing]]
+        outer[mine] = mine[root]
+    return outer.astype(np.int64)
+
+
+def _nested(sync: Sync) -> Bools:
+    nested: Bools = _outer(sync) != np.arange(len(sync.starts))
+    return nested
+
+
+def _op_names(trace: Trace, found: Around) -> Text:
+    names = trace[HOST_OPS].text("name")
+    if not len(names):
+        return Text.full(len(found.op), None)
+    codes = np.where(found.outer >= 0, names.codes[np.clip(found.outer, 0, None)], -1)
+    return Text(codes.astype(np.int32), names.values)
+
+
