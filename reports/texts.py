@@ -20,10 +20,10 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def safe(text: str) -> str:
-    """`text` without control characters and lone surrogates, cut at `MAX_TEXT`."""
+def safe(text: str, most: int = MAX_TEXT) -> str:
+    """`text` without control characters and lone surrogates, cut at `most` characters."""
     text = _SURROGATE.sub("\ufffd", _CONTROL.sub("\ufffd", text))
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def said(words: Words, lang: Lang) -> str:

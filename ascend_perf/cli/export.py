@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import click
 
@@ -41,16 +44,22 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="Print the formats and their views."
 )
-@click.option("--rank", type=int, help="The rank, where the profile holds several.")
+@click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank (may be given several times).")
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step (may be given several times).")
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path),
-    help="File to write; - writes to the standard output. [default: <input>.<view>.<suffix of the format>]",
+    "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True,
+    help="Language of what ascend-perf says in the file.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path),
+    help="File or folder to write; - writes a file to the standard output. "
+         "[default: <input>.<view>.<suffix of the format>]",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite a file that is there, or a folder of an earlier export.")
 def command(
-    path: Path, name: str, view: str | None, rank: int | None, steps: tuple[int, ...], out: Path | None, force: bool
-) -> None:
+    path: Path, name: str, view: str | None, ranks: tuple[int, ...], steps: tuple[int, ...], lang: Literal["en", "zh"],
+    out: Path | None, force: bool,
+) -> None:  # fmt: skip
     """Write a profile's figures in the format of another tool.
 
     PATH is what `ascend-perf analyze` takes: a trace file, a *_ascend_pt directory, a run directory, or a folder.
@@ -62,16 +71,23 @@ def command(
     view = _view(exporter, view)
     to_stdout = out is not None and str(out) == "-"
     target = out or Path(".".join(part for part in (_stem(path), view, exporter.suffix) if part))
-    if not to_stdout:
+    if exporter.write_folder is not None:
+        _check_folder(target, force, to_stdout)
+    elif not to_stdout:
         _check_target(target, force)
     with spinner() as progress:
         run = pipeline.load(path, progress=progress)
-        run = pipeline.select(run, ranks=() if rank is None else (rank,), steps=steps)
+        run = pipeline.select(run, ranks=ranks, steps=steps)
         if exporter.one_rank:
             _one_of(run)
+        request = Request(run=run, view=view, lang=lang, steps=steps, name="" if to_stdout else target.name)
+        if exporter.analyzes:
+            analysis = pipeline.analyze(run, progress=progress)
+            request = replace(request, outcomes=analysis.outcomes, findings=analysis.findings)
         progress(f"writing {exporter.name}")
-        request = Request(run=run, view=view)
-        if to_stdout:
+        if exporter.write_folder is not None:
+            said = _written_folder(exporter.write_folder, request, target)
+        elif to_stdout:
             said = exporter.write(request, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         else:
@@ -132,6 +148,54 @@ def _check_target(target: Path, force: bool) -> None:
             raise UsageError(f"{target} exists", hint="add --force to overwrite it, or choose another file with -o")
     except OSError as error:
         raise _not_writable(target, error) from None
+
+
+def _check_folder(target: Path, force: bool, to_stdout: bool) -> None:
+    """A folder may be new, empty, or (with --force) one of an earlier export: nothing else is ever removed."""
+    from ascend_perf.reports.exports._tables import is_ours
+
+    if to_stdout:
+        raise UsageError("this format writes a folder, not one file", hint="give a folder with -o")
+    try:
+        if not target.exists():
+            return
+        if not target.is_dir():
+            raise UsageError(f"{target} is a file, expected a folder to write", hint="choose another -o")
+        if not any(target.iterdir()):
+            return
+        if not is_ours(target):
+            raise UsageError(f"{target} holds other files", hint="choose another folder with -o")
+        if not force:
+            raise UsageError(f"{target} exists", hint="add --force to overwrite it, or choose another folder with -o")
+    except OSError as error:
+        raise _not_writable(target, error) from None
+
+
+def _written_folder(
+    write: Callable[[Request, Path], tuple[str, ...]], request: Request, target: Path
+) -> tuple[str, ...]:
+    """Write beside the target and move: a failure leaves no half folder, and a folder that was there."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise _not_writable(target, error) from None
+    try:
+        (draft / "new").mkdir()
+        said = write(request, draft / "new")
+        umask = os.umask(0)
+        os.umask(umask)
+        (draft / "new").chmod(0o777 & ~umask)
+        if target.exists():
+            target.rename(draft / "old")
+        (draft / "new").rename(target)
+    except OSError as error:
+        raise _not_writable(target, error) from None
+    finally:
+        if (draft / "old").exists() and not target.exists():
+            (draft / "old").rename(target)
+        shutil.rmtree(draft, ignore_errors=True)
+    return said
 
 
 def _written(exporter: Exporter, request: Request, target: Path) -> tuple[str, ...]:
