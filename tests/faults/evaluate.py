@@ -1,6 +1,7 @@
 """Plants every kind of fault in every strength, runs the analysis, and says how well it did.
 
-`make eval` prints the table; `--markdown PATH` writes docs/evaluation.md; `--quick` looks at medium strength only.
+`make eval` prints the table; `--markdown PATH` writes docs/evaluation.md; `--quick` looks at medium strength only;
+`--real` plants into recorded jobs instead (with `--markdown`: as well, as a section of the page).
 """
 
 from __future__ import annotations
@@ -288,12 +289,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write all scores")
     parser.add_argument("--write", type=Path, help="write the jobs and their truth below this folder, and stop")
     parser.add_argument("--advisor", type=Path, help="command of an installed msprof-analyze: its advisor beside ours")
+    parser.add_argument("--real", action="store_true", help="plant into the recorded jobs of ASCEND_PERF_TRACES")
     parser.add_argument("--verbose", action="store_true", help="list misses, false findings and large errors")
     args = parser.parse_args()
     strengths: list[Strength] = ["medium"] if args.quick else list(STRENGTHS)
     if args.write is not None:
         _write_all(args.write, strengths, args.kind)
         return 0
+    if args.real and args.markdown is None:
+        return _real(strengths, args)
     scores, controls = evaluate(range(1, args.seeds + 1), strengths, args.kind, args.workers)
     print("\n".join(table(scores, is_markdown=False)))
     print()
@@ -313,7 +317,29 @@ def main() -> int:
         advisor = beside(scores, controls, planted, healthy)
         print(f"\n{advisor}")
     if args.markdown is not None:
-        args.markdown.write_text(page(scores, controls, advisor))
+        real = ""
+        if args.real:
+            from tests.faults.real import evaluate_real
+            from tests.faults.real_page import planted_into_real
+
+            real = planted_into_real(evaluate_real(strengths, (), args.workers))
+        args.markdown.write_text(page(scores, controls, advisor, real))
+    return 0
+
+
+def _real(strengths: Sequence[Strength], args: argparse.Namespace) -> int:
+    from tests.faults.real import evaluate_real
+    from tests.faults.real_page import real_details, real_summary, real_table
+
+    scores = evaluate_real(strengths, args.kind, args.workers)
+    print("\n".join(real_table(scores, is_markdown=False)))
+    print()
+    for name, asked, reached in real_summary(scores):
+        print(f"{name}: {reached} (asked: {asked})")
+    if args.verbose:
+        print("\n".join(real_details(scores)))
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(s) for s in scores], indent=1))
     return 0
 
 

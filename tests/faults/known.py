@@ -44,3 +44,22 @@ KNOWN_GAINS: Final[dict[str, str]] = {
 
 KNOWN_NOISE: Final[dict[str, str]] = {}
 """Healthy jobs with a finding of medium severity or above."""
+
+REAL_MISSES: Final[dict[str, str]] = {
+    "late-peer": "beside a rank that all wait for much longer, row N-05 names another from 5 % of the step",
+    "loader-slow+late-peer": "as late-peer",
+    "gpu-loader-slow": "fetches of a batch count from 10 ms or a tenth of the step; H-01 names the idle time",
+}
+"""Kinds planted into real profiles that are missed at weak strength: below a threshold."""
+
+REAL_FALSE: Final[dict[str, str]] = {
+    "link-slow": "N-02 (all transfers below 16 MB are small packets to it, those of the slow link among them)",
+    "stage-gaps": "L-02 (its share of the computing is taken as one of the step, which grows with the idle time)",
+}
+"""Kinds planted into real profiles that come with a false finding: its code first, then why."""
+
+REAL_GAINS: Final[dict[str, str]] = {
+    "sync-item": "weak: the job's own synchronising calls, alone below the threshold, are named with the planted ones",
+    "stage-products-memory": "the bound is the time of the MAC pipe: what the products lost before is named with it",
+}
+"""Kinds planted into real profiles whose finding grows by more than 20 % off the planted time at some strength."""

@@ -60,10 +60,9 @@ a finding that is not true of the job. `RANKS`: other ranks named.
 ## Known limits
 
 {known}
-{advisor}
-Not planted yet: rows of groups V (serving) and Q (precision), faults inside real profiles (stretching a rank or cutting
-a link of a recorded job), exports as databases, several faults in one job, and rows that need files that the generator
-does not write (Level2 AI CPU tables, counters of links and of memory, serving logs, loss curves).
+{advisor}{real}
+Not planted yet: exports as databases, more than two faults in one job, and rows that need files that the generator does
+not write (Level2 AI CPU tables, counters of links and of memory).
 """
 
 
@@ -90,8 +89,10 @@ and strong faults (—: not found), and the advisor's issues per job about other
 """
 
 
-def page(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]], advisor: str = "") -> str:
-    """The page as Markdown; `advisor`: what `beside` made of the same jobs."""
+def page(
+    scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]], advisor: str = "", real: str = ""
+) -> str:
+    """The page as Markdown; `advisor`: what `beside` made of the same jobs; `real`: what `planted_into_real` did."""
     # Healthy jobs come with all seeds of one name after the other.
     names = [name for name, _ in controls]
     other = [control for place, control in enumerate(controls) if control[0] in names[:place]]
@@ -125,6 +126,7 @@ def page(scores: Sequence[Score], controls: Sequence[tuple[str, tuple[str, ...]]
         details="\n".join(missed) or "Nothing.",
         known="\n".join(known) or "None.",
         advisor=advisor,
+        real=real,
     )
 
 
