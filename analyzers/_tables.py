@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ascend_perf.model.cells import IntCells, TextCells
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
 from ascend_perf.model.table import NULL, Text
 from ascend_perf.units import Unit
@@ -33,8 +34,10 @@ def result_table(name: str, title: Words, columns: Sequence[Col], note: Words | 
     )
 
 
-def plain_cells(cells: object) -> tuple[Cell, ...]:
-    """Cells as plain Python values; `NULL`, NaN and infinities become None."""
+def plain_cells(cells: object) -> Sequence[Cell]:
+    """Cells as plain Python values; `NULL`, NaN and infinities become None. Those of large tables stay columns."""
+    if isinstance(cells, IntCells | TextCells):
+        return cells
     if isinstance(cells, Text):
         return tuple(cells.to_list())
     if isinstance(cells, np.ndarray):

@@ -1,17 +1,18 @@
-"""One step as intervals in lanes: host threads, dispatch, device streams, communication groups and their waits."""
+"""One step as intervals in lanes: host threads, dispatch queue, device streams, communication groups and planes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ascend_perf import intervals
+from ascend_perf.analyzers._lod import Codes, Runs, thinned
 from ascend_perf.analyzers._steps import StepWindows, representative, step_windows
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.model.cells import IntCells, TextCells
 from ascend_perf.model.finding import Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.tables import (
@@ -27,29 +28,35 @@ from ascend_perf.model.tables import (
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
 
-MAX_ROWS: Final = 20_000
-"""Intervals of the step that the report draws at most."""
+MAX_ROWS: Final = 60_000
+"""Intervals and runs of the step that the table holds at most; packed into the page they take under 1 MB."""
 MAX_LANES: Final = 40
-"""Lanes beyond this are left out, the least busy first."""
-PIXELS: Final = 64_000
-"""Where there are too many: parts of the step under which neighbours are merged, halved until they fit."""
+"""Lanes beyond this are left out: planes first, then the least busy ones."""
+MAX_SHAPE: Final = 160
+"""Characters kept of the shapes of one kernel."""
 
 _EVENT_KIND: Final = {
-    "dataloader": "dataloader", "sync": "sync", "gc": "host", "python": "host", "optimizer": "host", "user": "host",
+    "dataloader": "dataloader", "sync": "sync", "gc": "gc", "python": "host", "optimizer": "host", "user": "host",
     "enqueue": "host", "dequeue": "host", "step": "host",
 }  # fmt: skip
+_QUEUE: Final = {"enqueue": "Enqueue", "dequeue": "Dequeue"}
+"""Both ends of torch_npu's task queue; each is a lane of its own."""
 _SYNC_CALLS: Final = ("synchronize", "streamwaitevent", "eventsynchronize")
+_ON_DEVICE: Final = frozenset({"compute", "communication", "copy"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Lane:
-    """Intervals of one lane, in order of their start."""
+    """Intervals of one lane, in order of their start. `launches` are starts of the host's launch calls, or `NULL`."""
 
     name: str
+    group: str
     kind: Text
     label: Text
     starts: Ints
     ends: Ints
+    launches: Ints
+    shape: Text
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -57,7 +64,7 @@ class _Lane:
 
 @analyzer(name="timeline", needs=(), order=20, section="timeline")
 def timeline(trace: Trace) -> Result:
-    """Intervals of the representative step (the median one), thinned to what a screen can show.
+    """Intervals of the representative step (the median one): exact where they fit, else runs that stand for several.
 
     Reads:
         steps, kernels, comm_ops, comm_tasks, copies, host_ops, host_events, runtime_calls.
@@ -71,8 +78,7 @@ def timeline(trace: Trace) -> Result:
     if not lanes:
         raise NoData(Words("no event inside the step", "该 step 内没有事件"))
     shown = _chosen(lanes)
-    thinned = _thin(shown, start, end)
-    return Result(tables=(_table(windows, at, thinned, lanes, shown), _window_table(start, end)))
+    return Result(tables=(_table(windows, at, shown, len(lanes) - len(shown)), _window_table(start, end)))
 
 
 def _window(trace: Trace, windows: StepWindows, at: int) -> tuple[int, int]:
@@ -88,34 +94,42 @@ def _window(trace: Trace, windows: StepWindows, at: int) -> tuple[int, int]:
 def _lanes(trace: Trace, start: int, end: int) -> Iterator[_Lane]:
     yield from _host_lanes(trace, start, end)
     kernels = trace[KERNELS]
-    yield from _split(kernels, "stream", "Stream", "compute", kernels.text("name"), start, end)
+    yield from _split(kernels, "Stream", "device", "compute", kernels.text("name"), start, end)
     copies = trace[COPIES]
-    yield from _split(copies, "stream", "Copies, stream", "copy", _copy_labels(copies), start, end)
+    yield from _split(copies, "Copies, stream", "copies", "copy", _copy_labels(copies), start, end)
     calls = trace[COMM_OPS]
     groups = _group_names(calls)
     for name, rows in _by_text(groups):
-        yield _lane(f"Communication {name}".strip(), calls, rows, "communication", calls.text("name"), start, end)
-    yield from _wait_lanes(trace, groups, start, end)
+        title = f"Communication {name}".strip()
+        yield _lane(title, "communication", calls, rows, "communication", calls.text("name"), start, end)
+    yield from _task_lanes(trace, groups, start, end)
 
 
 def _host_lanes(trace: Trace, start: int, end: int) -> Iterator[_Lane]:
-    """Per thread its top-level ops, its other events, and its calls of the runtime."""
+    """Per thread its top-level ops, its other events, its calls of the runtime; then the dispatch queue."""
     ops, events, calls = trace[HOST_OPS], trace[HOST_EVENTS], trace[RUNTIME_CALLS]
     for thread in _threads(ops, start, end):
-        rows = np.flatnonzero(ops.ints("thread") == thread)
-        rows = _top_level(ops, rows)
-        yield _lane(f"Host thread {_thread_name(thread)}", ops, rows, "host", ops.text("name"), start, end)
+        rows = _top_level(ops, _near(ops, thread, start, end))
+        yield _lane(f"Host thread {_thread_name(thread)}", "host", ops, rows, "host", ops.text("name"), start, end)
     kinds = events.text("kind").relabel(lambda kind: _EVENT_KIND.get(kind, "host"))
-    shown = ~events.text("kind").isin(["step"])
-    for thread in _threads(events, start, end):
-        rows = np.flatnonzero((events.ints("thread") == thread) & shown)
-        yield _lane(f"Host events, thread {_thread_name(thread)}", events, rows, kinds, events.text("name"), start, end)
+    shown = ~events.text("kind").isin(["step", *_QUEUE])
+    name = events.text("name")
+    threads = _threads(events, start, end)
+    for thread in threads:
+        rows = _near(events, thread, start, end)
+        title = f"Host events, thread {_thread_name(thread)}"
+        yield _lane(title, "host", events, rows[shown[rows]], kinds, name, start, end)
     api = calls.text("api")
     call_kind = api.relabel(lambda name: "sync" if any(word in name.lower() for word in _SYNC_CALLS) else "host")
     for thread in _threads(calls, start, end):
-        rows = np.flatnonzero(calls.ints("thread") == thread)
-        rows = _top_level(calls, rows)
-        yield _lane(f"Runtime API, thread {_thread_name(thread)}", calls, rows, call_kind, api, start, end)
+        rows = _top_level(calls, _near(calls, thread, start, end))
+        yield _lane(f"Runtime API, thread {_thread_name(thread)}", "host", calls, rows, call_kind, api, start, end)
+    for kind, title in _QUEUE.items():
+        is_end = events.text("kind").equals(kind)
+        for thread in threads if is_end.any() else ():
+            rows = _near(events, thread, start, end)
+            lane = f"{title}, thread {_thread_name(thread)}"
+            yield _lane(lane, "dispatch", events, rows[is_end[rows]], "host", name, start, end)
 
 
 def _thread_name(thread: int) -> str:
@@ -129,15 +143,20 @@ def _threads(table: Table, start: int, end: int) -> list[int]:
     return [int(thread) for thread in np.unique(table.ints("thread")[rows])]
 
 
+def _near(table: Table, thread: int, start: int, end: int) -> Ints:
+    """Rows of a thread that touch the window."""
+    starts, ends = table.ints("start_ns"), table.ends_ns()
+    inside = (table.ints("thread") == thread) & (starts < end) & (ends > start) & (starts != NULL) & (ends != NULL)
+    return np.flatnonzero(inside)
+
+
 def _top_level(table: Table, rows: Ints) -> Ints:
     """Rows that no other of the rows contains."""
     starts, ends = table.ints("start_ns")[rows], table.ends_ns()[rows]
-    known = (starts != NULL) & (ends != NULL)
-    rows, starts, ends = rows[known], starts[known], ends[known]
-    order = np.lexsort((-ends, starts))
-    rows, starts, ends = rows[order], starts[order], ends[order]
     if not len(rows):
         return rows
+    order = np.lexsort((-ends, starts))
+    rows, ends = rows[order], ends[order]
     reach = np.maximum.accumulate(ends)
     inner = np.zeros(len(rows), bool)
     inner[1:] = ends[1:] <= reach[:-1]
@@ -159,28 +178,35 @@ def _group_names(calls: Table) -> Text:
     return Text(codes.astype(np.int32), both.values)
 
 
-def _wait_lanes(trace: Trace, groups: Text, start: int, end: int) -> Iterator[_Lane]:
-    """Waits for a peer per communication group, as a union over planes."""
+def _task_lanes(trace: Trace, groups: Text, start: int, end: int) -> Iterator[_Lane]:
+    """Per communication group its waits for a peer as a union over planes, then the tasks of each plane."""
     tasks = trace[COMM_TASKS]
-    waits = tasks.text("kind").flags(lambda kind: "wait" in kind.lower())
     op = tasks.ints("comm_op")
-    if not waits.any() or not len(groups):
+    starts, ends = tasks.ints("start_ns"), tasks.ends_ns()
+    usable = (op != NULL) & (op >= 0) & (op < len(groups)) & (starts != NULL) & (ends != NULL)
+    usable &= (starts < end) & (ends > start)
+    rows = np.flatnonzero(usable)
+    if not len(rows):
         return
-    usable = waits & (op != NULL) & (op >= 0) & (op < len(groups))
-    for name, calls in _by_text(groups):
-        rows = np.flatnonzero(usable & np.isin(op, calls))
-        starts, ends = tasks.ints("start_ns")[rows], tasks.ends_ns()[rows]
-        known = (starts != NULL) & (ends != NULL)
-        union = intervals.clip(intervals.merged(starts[known], ends[known]), start, end)
-        if len(union.starts):
-            count = len(union.starts)
+    kinds = tasks.text("kind").relabel(lambda kind: "wait" if "wait" in kind.lower() else "communication")
+    is_wait = kinds.equals("wait")[rows]
+    of_group = groups.codes[op[rows]]
+    planes = tasks.ints("plane")[rows]
+    found = [("" if code < 0 else groups.values[code], of_group == code) for code in np.unique(of_group).tolist()]
+    for name, mine in found:
+        waits = rows[mine & is_wait]
+        union = intervals.clip(intervals.merged(starts[waits], ends[waits]), start, end)
+        count = len(union.starts)
+        if count:
             yield _Lane(
-                name=f"Waits {name}".strip(),
-                kind=Text.full(count, "wait"),
-                label=Text.full(count, "Notify_Wait"),
-                starts=union.starts,
-                ends=union.ends,
-            )
+                name=f"Waits {name}".strip(), group="communication",
+                kind=Text.full(count, "wait"), label=Text.full(count, "Notify_Wait"),
+                starts=union.starts, ends=union.ends, launches=np.full(count, NULL), shape=Text.full(count, None),
+            )  # fmt: skip
+    for name, mine in found:
+        for plane in np.unique(planes[mine & (planes != NULL)]).tolist():
+            title = f"Plane {plane}, {name}" if name else f"Plane {plane}"
+            yield _lane(title, "planes", tasks, rows[mine & (planes == plane)], kinds, tasks.text("kind"), start, end)
 
 
 def _by_text(values: Text) -> list[tuple[str, Ints]]:
@@ -191,99 +217,114 @@ def _by_text(values: Text) -> list[tuple[str, Ints]]:
     return found
 
 
-def _split(table: Table, by: str, title: str, kind: str, label: Text, start: int, end: int) -> Iterator[_Lane]:
-    keys = table.ints(by)
+def _split(table: Table, title: str, group: str, kind: str, label: Text, start: int, end: int) -> Iterator[_Lane]:
+    """A lane per stream."""
+    keys = table.ints("stream")
     for key in np.unique(keys).tolist():
         name = title if key == NULL else f"{title} {key}"
-        yield _lane(name, table, np.flatnonzero(keys == key), kind, label, start, end)
+        yield _lane(name, group, table, np.flatnonzero(keys == key), kind, label, start, end)
 
 
-def _lane(name: str, table: Table, rows: Ints, kind: str | Text, label: Text, start: int, end: int) -> _Lane:
+def _lane(
+    name: str, group: str, table: Table, rows: Ints, kind: str | Text, label: Text, start: int, end: int
+) -> _Lane:
     starts, ends = table.ints("start_ns")[rows], table.ends_ns()[rows]
     inside = (starts != NULL) & (ends != NULL) & (starts < end) & (ends > start)
-    rows, starts, ends = rows[inside], starts[inside], ends[inside]
-    order = np.argsort(starts, kind="stable")
-    rows = rows[order]
+    if not inside.all():
+        rows, starts, ends = rows[inside], starts[inside], ends[inside]
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        rows, starts, ends = rows[order], starts[order], ends[order]
+    names = {column.name for column in table.spec.columns}
     return _Lane(
         name=name,
+        group=group,
         kind=Text.full(len(rows), kind) if isinstance(kind, str) else kind.take(rows),
         label=label.take(rows),
-        starts=np.maximum(starts[order], start),
-        ends=np.minimum(ends[order], end),
+        starts=np.maximum(starts, start),
+        ends=np.minimum(ends, end),
+        launches=table.ints("launch_start_ns")[rows] if "launch_start_ns" in names else np.full(len(rows), NULL),
+        shape=table.text("input_shapes").take(rows) if group == "device" else Text.full(len(rows), None),
     )
 
 
 def _chosen(lanes: list[_Lane]) -> list[_Lane]:
-    """At most `MAX_LANES` lanes: those that are busy longest, in their own order."""
+    """At most `MAX_LANES` lanes in their own order: planes go first, then those that are the least busy."""
     if len(lanes) <= MAX_LANES:
         return lanes
     busy = [intervals.total(intervals.merged(lane.starts, lane.ends)) for lane in lanes]
-    kept = sorted(sorted(range(len(lanes)), key=lambda i: -busy[i])[:MAX_LANES])
-    return [lanes[i] for i in kept]
+    order = sorted(range(len(lanes)), key=lambda i: (lanes[i].group == "planes", -busy[i]))
+    return [lanes[i] for i in sorted(order[:MAX_LANES])]
 
 
-def _thin(lanes: list[_Lane], start: int, end: int) -> list[_Lane]:
-    """Lanes with at most `MAX_ROWS` intervals in all: what lies under a pixel is merged, coarser until it fits."""
-    pixel = max(1, (end - start) // PIXELS)
-    if sum(len(lane) for lane in lanes) <= MAX_ROWS:
-        return lanes
-    thinned = [_merged(lane, start, pixel) for lane in lanes]
-    while sum(len(lane) for lane in thinned) > MAX_ROWS:
-        pixel *= 2
-        thinned = [_merged(lane, start, pixel) for lane in lanes]
-    return thinned
+def _joined(parts: Sequence[Text]) -> Text:
+    """All parts under one dictionary that may hold a value twice: parts that share theirs cost nothing."""
+    offsets: dict[int, int] = {}
+    values: list[str] = []
+    codes: list[Codes] = []
+    for part in parts:
+        if id(part.values) not in offsets:
+            offsets[id(part.values)] = len(values)
+            values.extend(part.values)
+        codes.append(np.where(part.codes < 0, -1, part.codes + offsets[id(part.values)]).astype(np.int32))
+    return Text(np.concatenate(codes), values)
 
 
-def _merged(lane: _Lane, start: int, pixel: int) -> _Lane:
-    """The lane with neighbours of one kind merged when both are under a pixel and begin in the same pixel."""
-    if not len(lane):
-        return lane
-    short = (lane.ends - lane.starts) < pixel
-    cell = (lane.starts - start) // pixel
-    joins = np.zeros(len(lane), bool)
-    joins[1:] = short[1:] & short[:-1] & (cell[1:] == cell[:-1]) & (lane.kind.codes[1:] == lane.kind.codes[:-1])
-    heads = np.flatnonzero(~joins)
-    sizes = np.diff(np.append(heads, len(lane)))
-    single: NDArray[np.bool_] = sizes == 1
-    values = [*lane.label.values, ""]
-    labels = [
-        values[code] if alone else f"{size} x {values[code]} ..."
-        for code, alone, size in zip(lane.label.codes[heads].tolist(), single.tolist(), sizes.tolist(), strict=True)
-    ]
-    return _Lane(
-        name=lane.name,
-        kind=lane.kind.take(heads),
-        label=Text.of(labels),
-        starts=lane.starts[heads],
-        ends=np.maximum.reduceat(lane.ends, heads),
+def _table(windows: StepWindows, at: int, lanes: list[_Lane], hidden: int) -> ResultTable:
+    kinds = _joined([lane.kind for lane in lanes]).compact().relabel(str)
+    labels = _joined([lane.label for lane in lanes])
+    every = Runs.exact(
+        np.repeat(np.arange(len(lanes), dtype=np.int32), [len(lane) for lane in lanes]),
+        kinds.codes,
+        labels.codes,
+        np.concatenate([lane.starts for lane in lanes]),
+        np.concatenate([lane.ends for lane in lanes]),
     )
-
-
-def _table(
-    windows: StepWindows, at: int, lanes: list[_Lane], all_lanes: list[_Lane], shown: list[_Lane]
-) -> ResultTable:
-    count = sum(len(lane) for lane in lanes)
-    before = sum(len(lane) for lane in shown)
-    step = windows.step_id(at)
-    what = Words("the whole capture", "整个采集区间") if step is None else Words(f"step {step}", f"step {step}")
-    hidden = len(all_lanes) - len(shown)
+    weights = np.where(kinds.isin(_ON_DEVICE), every.busy_ns, 0)
+    runs = thinned(every, MAX_ROWS, weights if weights.any() else None)
+    is_exact = runs.counts == 1
+    launches = np.concatenate([lane.launches for lane in lanes])[runs.heads]
+    shapes = _joined([lane.shape for lane in lanes]).take(runs.heads)
+    shapes = Text(np.where(is_exact, shapes.codes, -1).astype(np.int32), shapes.values).compact()
+    names = Text(runs.names, labels.values).compact()
     return result_table(
         "timeline",
         Words("Timeline of one step", "单步时间线"),
         [
-            Col("lane", "Lane", "泳道", [lane.name for lane in lanes for _ in range(len(lane))]),
-            Col("kind", "Kind", "类别", Text.concat([lane.kind for lane in lanes])),
-            Col("name", "Name", "名称", Text.concat([lane.label for lane in lanes])),
-            Col("start_ns", "Start", "开始", np.concatenate([lane.starts for lane in lanes]), "ns"),
-            Col("dur_ns", "Duration", "时长", np.concatenate([lane.ends - lane.starts for lane in lanes]), "ns"),
+            Col("lane", "Lane", "泳道", TextCells(Text(runs.lanes, [lane.name for lane in lanes]))),
+            Col("group", "Group", "分组", TextCells(Text(runs.lanes, [lane.group for lane in lanes]))),
+            Col("kind", "Kind", "类别", TextCells(Text(runs.kinds, kinds.values))),
+            Col("name", "Name", "名称", TextCells(names.relabel(str))),
+            Col("start_ns", "Start", "开始", IntCells(runs.starts), "ns"),
+            Col("dur_ns", "Duration", "时长", IntCells(runs.ends - runs.starts), "ns"),
+            Col("count", "Intervals", "区间数", IntCells(runs.counts), "count"),
+            Col("busy_ns", "Busy", "忙碌时间", IntCells(runs.busy_ns), "ns"),
+            Col("launch_start_ns", "Launch", "下发", IntCells(np.where(is_exact, launches, NULL)), "ns"),
+            Col("shapes", "Input shapes", "输入 Shape", TextCells(shapes.relabel(_brief))),
         ],
-        Words(
-            f"Shows {what.en}: {count} of {before} intervals after merging what lies under a pixel"
-            + (f"; {hidden} less busy lanes are left out." if hidden else "."),
-            f"展示{what.zh}：合并小于一个像素的区间后共 {count} 个（原 {before} 个）"
-            + (f"；另有 {hidden} 条较空闲的泳道未展示。" if hidden else "。"),
-        ),
+        _note(windows, at, runs, hidden),
     )
+
+
+def _brief(shapes: str) -> str | None:
+    return (shapes if len(shapes) <= MAX_SHAPE else shapes[:MAX_SHAPE] + "...") or None
+
+
+def _note(windows: StepWindows, at: int, runs: Runs, hidden: int) -> Words:
+    step = windows.step_id(at)
+    what = Words("the whole capture", "整个采集区间") if step is None else Words(f"step {step}", f" step {step}")
+    every, exact = int(runs.counts.sum()), int(np.count_nonzero(runs.counts == 1))
+    merged = len(runs) - exact
+    if merged:
+        en = f"Shows {what.en}: {exact} of {every} intervals as they are, the others as {merged} runs."
+        zh = f"展示{what.zh}：{every} 个区间中 {exact} 个逐一展示，其余合并为 {merged} 段。"
+    else:
+        en = f"Shows {what.en}: all {every} intervals."
+        zh = f"展示{what.zh}：全部 {every} 个区间。"
+    if hidden:
+        en += f" {hidden} less busy lanes are left out."
+        zh += f"另有 {hidden} 条较空闲的泳道未展示。"
+    return Words(en, zh)
 
 
 def _window_table(start: int, end: int) -> ResultTable:

@@ -11,16 +11,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
+from ascend_perf.model.cells import TextCells
 from ascend_perf.model.finding import Cell, Evidence, Finding, ResultColumn, ResultTable, Words
+from ascend_perf.model.table import NULL
 from ascend_perf.reports.bars import Bar, bars
 from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.judged import judged_rows
+from ascend_perf.reports.packed import packed
 from ascend_perf.reports.payload import Payload, finite
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
 from ascend_perf.reports.shown import detailed, drawn
 from ascend_perf.reports.texts import Json, pair, safe
+from ascend_perf.reports.timelines import TIMELINE, coarser, ints, is_timeline, ordered, text
 from ascend_perf.reports.verdict import Tile, added, all_together, facts, gain, ranges, spread, tiles, verdict
 
 PAGE_SCHEMA: Final = 1
@@ -31,6 +37,12 @@ BUDGET_BYTES: Final = 4_500_000
 
 TIMELINES: Final = 4
 """Ranks whose timeline and flame graphs are embedded: those of the first findings, then the lowest."""
+
+TIMELINE_BYTES: Final = 900_000
+"""One timeline takes at most this; it is merged further until it does."""
+
+TIMELINES_BYTES: Final = 2_000_000
+"""All of them together."""
 
 SAFE_INTEGER: Final = 2**53 - 1
 
@@ -247,11 +259,13 @@ def _tables(
     cut = _ranks_left_out(every, near)
     room = BUDGET_BYTES
     large: dict[str, set[int | None]] = {}
+    timelines = len({item.rank for _, item in placed if item.table.name == TIMELINE})
+    share = min(TIMELINE_BYTES, TIMELINES_BYTES // max(1, min(TIMELINES, timelines)))
     for section, item in placed:
         seen = large.setdefault(item.table.name, set()) if _is_large(item.table.name) else set()
         seen.add(item.rank)
-        too_many = len(seen) > TIMELINES
-        made_table, kept, size = _fitted(section, item, origins.get(item.rank), 0 if too_many else room)
+        limit = 0 if len(seen) > TIMELINES else min(room, share) if item.table.name == TIMELINE else room
+        made_table, kept, size = _fitted(section, item, origins.get(item.rank), limit)
         if kept != len(item.table):
             cut.append({"section": section, "text": _pair(_note_of_cut(item, kept))})
         if made_table is not None:
@@ -287,8 +301,10 @@ def _ranks_left_out(every: Sequence[tuple[str, Placed]], near: Mapping[int | Non
 def _fitted(section: str, item: Placed, origin_ns: int | None, room: int) -> tuple[dict[str, Json] | None, int, int]:
     """The table with as many of its first rows as fit into `room` bytes, their number, their size.
 
-    None when not even 20 rows fit.
+    None when not even 20 rows fit. A timeline is merged further instead.
     """
+    if is_timeline(item.table):
+        return _fitted_timeline(section, item, origin_ns, room)
     rows = len(item.table)
     while rows >= min(20, len(item.table)):
         made = _packed(item.table, section, item.rank, item.scope, origin_ns, rows)
@@ -296,6 +312,22 @@ def _fitted(section: str, item: Placed, origin_ns: int | None, room: int) -> tup
         if size <= room:
             return made, rows, size
         rows = min(rows // 2, int(rows * room / size))
+    return None, 0, 0
+
+
+def _fitted_timeline(
+    section: str, item: Placed, origin_ns: int | None, room: int
+) -> tuple[dict[str, Json] | None, int, int]:
+    table = ordered(item.table)
+    while room > 0:
+        made = _packed(table, section, item.rank, item.scope, origin_ns, len(table))
+        size = len(json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+        if size <= room:
+            return made, len(table), size
+        fewer = coarser(table, min(len(table) * 3 // 4, int(len(table) * room / size)))
+        if len(fewer) == len(table):
+            break
+        table = fewer
     return None, 0, 0
 
 
@@ -316,11 +348,15 @@ def _packed(
     twin: ResultTable | None = None,
 ) -> dict[str, Json]:
     columns: list[Json] = []
+    is_dense = is_timeline(table)
     for i, (column, cells) in enumerate(zip(table.columns, table.data, strict=True)):
         other = cells if twin is None else twin.data[i]
         is_clock = column.name.endswith("start_ns") or column.name in _CLOCK_COLUMNS
         is_clock |= (table.name, column.name) == ("memory-timeline", "time_ns")
-        made = _column(column, cells[:rows], other[:rows], origin_ns if is_clock else None)
+        if is_dense:
+            made = _dense(column, cells[:rows], origin_ns if is_clock else None)
+        else:
+            made = _column(column, cells[:rows], other[:rows], origin_ns if is_clock else None)
         made |= {"name": column.name, "title": pair(column.title), "unit": column.unit}
         if is_clock:
             made["clock"] = True
@@ -355,6 +391,18 @@ def _column(
     return {"texts": texts, "codes": codes}
 
 
+def _dense(column: ResultColumn, cells: Sequence[Cell], origin_ns: int | None) -> dict[str, Json]:
+    """A column of a table with very many rows; figures that are no whole numbers are as in other tables."""
+    if isinstance(cells, TextCells) or any(isinstance(cell, str) for cell in cells):
+        column_text = text(cells).compact()
+        texts = [_both(value, value, column.name) for value in column_text.values]
+        return {"texts": texts, "packed": packed(column_text.codes.astype(np.int64))}
+    if any(isinstance(cell, float | bool) for cell in cells):
+        return _column(column, cells, cells, origin_ns)
+    values = ints(cells)
+    return {"packed": packed(np.where(values == NULL, NULL, values - (origin_ns or 0)))}
+
+
 def _both(en: str, zh: str, column: str) -> Json:
     if en == zh and column in PHRASE_COLUMNS:
         return pair(phrase(en, _SAID_AS.get(column, column)))
@@ -373,6 +421,6 @@ def _figure(cell: Cell, origin_ns: int | None) -> Json:
 
 
 def _note_of_cut(item: Placed, kept: int) -> Words:
-    key = "cut.left_out" if not kept else "cut.shortened"
+    key = "cut.left_out" if not kept else "cut.merged" if item.table.name == TIMELINE else "cut.shortened"
     rank = "?" if item.rank is None else item.rank
     return words(key, table=item.table.title, rank=rank, rows=len(item.table), kept=kept)

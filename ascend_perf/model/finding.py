@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
@@ -153,12 +154,13 @@ class ResultTable:
     """Rows for a section of the report. `rows` are columnar: `data[i]` holds all cells of `columns[i]`.
 
     `name` is stable: the report draws some of them as charts (see docs/report-data.md) and the others as tables.
+    Columns of large tables may be `cells.IntCells` or `cells.TextCells` instead of tuples.
     """
 
     name: str
     title: Words
     columns: tuple[ResultColumn, ...]
-    data: tuple[tuple[Cell, ...], ...]
+    data: tuple[Sequence[Cell], ...]
     note: Words | None = None
 
     def __post_init__(self) -> None:
@@ -170,7 +172,7 @@ class ResultTable:
     def __len__(self) -> int:
         return len(self.data[0]) if self.data else 0
 
-    def column(self, name: str) -> tuple[Cell, ...]:
+    def column(self, name: str) -> Sequence[Cell]:
         """Cells of one column.
 
         Raises:

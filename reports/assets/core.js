@@ -161,7 +161,37 @@ const AP = {};
     return column ? AP.reader(column) : null;
   };
 
+  /** Numbers of a packed column (see packed.py), null for unknown. */
+  function unpacked(column) {
+    const rows = column.packed.rows, bytes = atob(column.packed.bytes), made = new Array(rows);
+    let at = 0;
+    function next() {
+      let value = 0, unit = 1, byte;
+      do {
+        byte = bytes.charCodeAt(at++);
+        value += (byte & 127) * unit;
+        unit *= 128;
+      } while (byte > 127);
+      return value;
+    }
+    function number(code) { return code === 0 ? null : code % 2 ? (code - 1) / 2 : -code / 2; }
+    if (column.packed.as === "runs") {
+      for (let row = 0; row < rows;) {
+        const value = number(next()), end = row + next();
+        while (row < end) made[row++] = value;
+      }
+      return made;
+    }
+    let last = 0;
+    for (let row = 0; row < rows; row++) {
+      const value = number(next());
+      made[row] = value === null || column.packed.as === "plain" ? value : last += value;
+    }
+    return made;
+  }
+
   AP.reader = function (column) {
+    if (column.packed && !column.data && !column.codes) column[column.texts ? "codes" : "data"] = unpacked(column);
     const isText = column.codes !== undefined;
     return {
       name: column.name,
@@ -169,6 +199,8 @@ const AP = {};
       title: column.title,
       clock: Boolean(column.clock),
       isText: isText,
+      codes: column.codes,
+      texts: column.texts,
       get: isText
         ? function (row) { return column.codes[row] < 0 ? null : AP.w(column.texts[column.codes[row]]); }
         : function (row) { return column.data[row]; },

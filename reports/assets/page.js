@@ -139,6 +139,7 @@
 
   function follow() {
     const id = decodeURIComponent(location.hash.slice(1));
+    if (AP.followTimeline(id)) return;
     const node = id && document.getElementById(id);
     if (!node) return;
     if (node.tagName === "DETAILS") node.open = true;

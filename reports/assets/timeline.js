@@ -1,87 +1,42 @@
-// Timeline of one step on a canvas: lanes, zoom by drag, wheel and keyboard, hover, findings as bands.
+// Timeline of one step on a canvas: zoom by drag, wheel, pinch and keyboard, search, statistics, findings as bands.
 (function () {
   const h = AP.h;
   const q = AP.format.quantity;
-  const ROW = 16; // px of one row of intervals
+  const ROW = AP.timelinePaint.ROW, AXIS = AP.timelinePaint.AXIS, AREA = AP.timelinePaint.AREA;
   const GAP = 7; // px between lanes
-  const HEAD = 22; // px of the time axis
-  const MOST_DEPTH = 5; // rows of a lane; deeper nesting is drawn in the last one
+  const TITLE = 20; // px of the title of a group
+  const STRIP = 16; // px of the marks of findings below it
   const SHORTEST_NS = 50; // narrowest window
-  const ORDER = ["host", "computing", "wait", "transfer", "copy", "idle"];
-
-  const KINDS = { compute: "computing", communication: "transfer", wait: "wait", copy: "copy", host: "host", sync: "host", dataloader: "host", gc: "host", idle: "idle" };
-
-  /** Category of an interval, by its kind; kinds that we do not know by what they are called. */
-  function kindOf(text) {
-    const t = text.toLowerCase();
-    if (KINDS[t]) return KINDS[t];
-    if (/wait|notify|sync/.test(t) && !/host|runtime|api/.test(t)) return "wait";
-    if (/comm|hccl|nccl|rccl|collective|transfer/.test(t)) return "transfer";
-    if (/cop(y|ies)|memcpy|memset|h2d|d2h|d2d/.test(t)) return "copy";
-    if (/host|cpu_op|python|runtime|api|queue|dataloader|thread|user|op$|optimizer|gc/.test(t)) return "host";
-    if (/idle|free|gap/.test(t)) return "idle";
-    return "computing";
-  }
+  const MANY_PLANES = 6; // more of them start closed
+  const MARK = { critical: "▲▲", high: "▲", medium: "◆", low: "●" };
+  const TYPES = AP.lanes.TYPES;
 
   AP.timelineOf = function (rank) {
     return AP.data.tables.find(function (t) { return t.name === "timeline" && (t.rank === rank || t.scope === "job"); }) || null;
   };
 
   let current = null;
-  /** Show a window of a rank's timeline; a point gets a window around it. */
-  AP.goTimeline = function (rank, start, end) {
+  function reach(rank) {
     if (rank !== AP.state.rank && AP.data.ranks.indexOf(rank) >= 0) {
       AP.state.rank = rank;
       AP.save();
       AP.render();
     }
     document.getElementById("section-timeline").scrollIntoView();
+  }
+  /** Show a window of a rank's timeline; a point gets a window around it. */
+  AP.goTimeline = function (rank, start, end) {
+    reach(rank);
     if (current) current.show(start, end);
   };
-
-  function build(table) {
-    const lane = AP.column(table, "lane"), kind = AP.column(table, "kind"), name = AP.column(table, "name");
-    const start = AP.column(table, "start_ns"), dur = AP.column(table, "dur_ns");
-    if (!lane || !start || !dur) return null;
-    const lanes = new Map();
-    let low = Infinity, high = -Infinity;
-    for (let row = 0; row < table.rows; row++) {
-      const s = start.get(row), d = dur.get(row);
-      if (typeof s !== "number" || typeof d !== "number") continue;
-      const key = lane.get(row) || "";
-      if (!lanes.has(key)) lanes.set(key, { name: key, items: [], weight: {} });
-      const type = kindOf((kind && kind.key(row)) || key);
-      const l = lanes.get(key);
-      l.items.push({ s: s, e: s + d, name: (name && name.get(row)) || "", raw: (kind && kind.get(row)) || "", type: type, depth: 0 });
-      l.weight[type] = (l.weight[type] || 0) + d + 1;
-      low = Math.min(low, s);
-      high = Math.max(high, s + d);
-    }
-    if (!(high > low)) return null;
-    const list = Array.from(lanes.values());
-    list.forEach(function (l) {
-      l.items.sort(function (a, b) { return a.s - b.s || b.e - a.e; });
-      const ends = [];
-      l.depth = 1;
-      l.items.forEach(function (item) {
-        let d = ends.findIndex(function (e) { return e <= item.s; });
-        if (d < 0) d = Math.min(ends.length, MOST_DEPTH - 1);
-        ends[d] = item.e;
-        item.depth = d;
-        l.depth = Math.max(l.depth, d + 1);
-      });
-      l.rows = [];
-      for (let d = 0; d < l.depth; d++) l.rows.push(l.items.filter(function (i) { return i.depth === d; }));
-      l.type = Object.keys(l.weight).sort(function (a, b) { return l.weight[b] - l.weight[a]; })[0];
-    });
-    list.sort(function (a, b) { return ORDER.indexOf(a.type) - ORDER.indexOf(b.type); });
-    let y = HEAD;
-    list.forEach(function (l) {
-      l.y = y;
-      y += l.depth * ROW + GAP;
-    });
-    return { lanes: list, low: low, high: high, height: y, events: table.rows };
-  }
+  /** Follow a link `#timeline=rank,start,end` (ns from the start of the step); false when it is none. */
+  AP.followTimeline = function (id) {
+    const found = /^timeline=(\d+|-),(-?\d+),(-?\d+)$/.exec(id);
+    if (!found || !document.getElementById("section-timeline")) return false;
+    reach(found[1] === "-" ? null : Number(found[1]));
+    if (current) current.window(Number(found[2]), Number(found[3]));
+    return true;
+  };
 
   function bandsOf(rank) {
     const bands = [];
@@ -90,202 +45,313 @@
         if (band.rank === rank) bands.push({ s: band.start, e: band.end, n: i + 1, severity: finding.severity, title: finding.title });
       });
     });
-    return bands;
-  }
-
-  function perfetto(model, from, to) {
-    const events = [];
-    model.lanes.forEach(function (l, tid) {
-      events.push({ ph: "M", name: "thread_name", pid: 0, tid: tid, args: { name: l.name } });
-      l.items.forEach(function (item) {
-        if (item.e < from || item.s > to) return;
-        events.push({ ph: "X", name: item.name, cat: item.raw || item.type, pid: 0, tid: tid, ts: item.s / 1000, dur: (item.e - item.s) / 1000 });
-      });
-    });
-    return JSON.stringify({ displayTimeUnit: "ns", traceEvents: events });
+    return bands.sort(function (a, b) { return a.s - b.s; });
   }
 
   AP.timelineView = function (table) {
-    const model = build(table);
+    const started = performance.now();
+    const model = AP.lanes.build(table, AP.table("timeline-window"), AP.table("counter-timeline"));
     if (!model) return null;
     const bands = bandsOf(table.rank);
-    const view = { from: model.low, to: model.high };
-    let width = 0, pick = null, drag = null, found = null;
-    const canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": AP.t("timeline.canvas") });
-    const said = h("output", { class: "count" });
-    const hits = h("output", { class: "count" });
+    const HEAD = AXIS + (bands.length ? STRIP : 4);
+    const memory = AP.state.timeline = AP.state.timeline || {};
+    const kept = memory["at" + table.rank];
+    const view = kept && kept[0] < kept[1] ? { from: Math.max(model.low, kept[0]), to: Math.min(model.high, kept[1]) } : { from: model.low, to: model.high };
+    if (!(view.to > view.from)) Object.assign(view, { from: model.low, to: model.high });
+    const closed = memory.closed = memory.closed || {};
+    let width = 0, height = 0, hover = null, pinned = null, chosen = null, found = null, drag = null, groups = [], ink = null, waiting = false;
+    const fingers = new Map();
+    const canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": AP.t("timeline.canvas") });
     const pen = canvas.getContext("2d");
+    const brush = AP.timelinePaint(pen, {
+      model: model, view: view, left: left, at: at, ns: ns,
+      width: function () { return width; }, height: function () { return height; }, found: function () { return found; },
+    });
+    const said = h("output", { class: "count" });
+    const detail = h("span", { class: "count" });
+    const hits = h("output", { class: "count" });
+    const panel = h("div", { class: "timeline-panel", "aria-live": "polite" });
+    const marks = h("ul", { class: "timeline-bands" });
+    const titles = h("div", { class: "timeline-groups screen" });
 
-    function left() { return width < 560 ? 84 : 150; }
+    function left() { return width < 560 ? 92 : width < 900 ? 150 : 196; }
     function at(ns) { return left() + (ns - view.from) / (view.to - view.from) * (width - left()); }
     function ns(x) { return view.from + (x - left()) / (width - left()) * (view.to - view.from); }
 
-    function colours() {
-      const style = getComputedStyle(document.documentElement);
-      const get = function (n) { return style.getPropertyValue(n).trim(); };
-      const made = { text: get("--text"), muted: get("--muted"), line: get("--line"), page: get("--page"), accent: get("--accent") };
-      ORDER.forEach(function (k) { made[k] = get("--k-" + k); made["on-" + k] = get("--on-" + k); });
-      ["critical", "high", "medium", "low"].forEach(function (k) { made["sev-" + k] = get("--sev-" + k); });
-      return made;
+    // ---- layout -------------------------------------------------------------------------------------------------------
+
+    /** Places of groups and lanes; a closed group is one row. */
+    function layout() {
+      groups = AP.lanes.GROUPS.map(function (key) {
+        return { key: key, lanes: model.lanes.filter(function (l) { return l.group === key && !l.hidden; }), counters: key === "counters" ? model.counters : [] };
+      }).filter(function (g) { return g.lanes.length || g.counters.length; });
+      let y = HEAD;
+      groups.forEach(function (g) {
+        if (closed[g.key] === undefined && g.key === "planes") closed[g.key] = g.lanes.length > MANY_PLANES;
+        g.y = y;
+        y += TITLE;
+        if (closed[g.key] && g.lanes.length) {
+          g.row = g.row || AP.lanes.summary(model, g.lanes);
+          y += GAP - 3;
+        } else if (!closed[g.key]) {
+          g.lanes.forEach(function (l) {
+            l.y = y;
+            l.height = l.rows.length * ROW;
+            y += l.height + GAP;
+          });
+          g.counters.forEach(function (c) {
+            c.y = y;
+            y += AREA + GAP;
+          });
+        }
+      });
+      height = y;
+      titles.replaceChildren.apply(titles, groups.map(function (g) {
+        const button = h("button", {
+          type: "button", class: "timeline-group", "aria-expanded": closed[g.key] ? "false" : "true", "data-group": g.key, style: { top: g.y + "px" },
+          on: {
+            click: function () {
+              closed[g.key] = !closed[g.key];
+              AP.save();
+              layout();
+              draw();
+              titles.querySelector("[data-group='" + g.key + "']").focus({ preventScroll: true });
+            },
+          },
+        }, h("span", { "aria-hidden": "true" }, closed[g.key] ? "▸ " : "▾ "), AP.t("timeline.group_" + g.key), closed[g.key] ? " (" + (g.lanes.length + g.counters.length) + ")" : "");
+        return button;
+      }));
     }
 
-    function hatch(colour, paper) {
-      const tile = document.createElement("canvas");
-      tile.width = tile.height = 6;
-      const p = tile.getContext("2d");
-      p.fillStyle = paper;
-      p.fillRect(0, 0, 6, 6);
-      p.strokeStyle = colour;
-      p.lineWidth = 2.2;
-      p.beginPath();
-      for (const x of [-6, 0, 6]) { p.moveTo(x - 1, 7); p.lineTo(x + 7, -1); }
-      p.stroke();
-      return pen.createPattern(tile, "repeat");
+    function openLanes() {
+      return [].concat.apply([], groups.map(function (g) { return closed[g.key] ? [] : g.lanes; }));
+    }
+
+    // ---- drawing ------------------------------------------------------------------------------------------------------
+
+    function later() {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(function () {
+        waiting = false;
+        draw();
+      });
     }
 
     function draw() {
       if (!width) return;
+      const began = performance.now();
+      if (!height) layout();
       const ratio = window.devicePixelRatio || 1;
-      canvas.width = width * ratio;
-      canvas.height = model.height * ratio;
-      canvas.style.height = model.height + "px";
+      const w = Math.round(width * ratio), tall = Math.round(height * ratio);
+      if (canvas.width !== w || canvas.height !== tall) {
+        canvas.width = w;
+        canvas.height = tall;
+        canvas.style.height = height + "px";
+      }
       pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-      const c = colours();
-      const wait = hatch(c.wait, c.page);
-      pen.clearRect(0, 0, width, model.height);
+      const c = ink = ink || brush.colours();
+      pen.clearRect(0, 0, width, height);
       pen.font = "11px system-ui, sans-serif";
       pen.textBaseline = "middle";
-      axis(c);
+      brush.axis(c);
+      if (model.exact) {
+        pen.fillStyle = c.accent;
+        model.exact.parts.forEach(function (p) {
+          const x0 = Math.max(left(), at(p[0])), x1 = Math.min(width, at(p[1]));
+          if (x1 - x0 > 0.5) pen.fillRect(x0, AXIS - 3, x1 - x0, 2);
+        });
+      }
       bands.forEach(function (b) {
         const x0 = Math.max(left(), at(b.s)), x1 = Math.min(width, Math.max(at(b.e), at(b.s) + 2));
         if (x1 <= left() || x0 >= width) return;
-        pen.globalAlpha = 0.13;
+        pen.globalAlpha = 0.1;
         pen.fillStyle = c["sev-" + b.severity];
-        pen.fillRect(x0, HEAD, x1 - x0, model.height - HEAD);
+        pen.fillRect(x0, HEAD, x1 - x0, height - HEAD);
         pen.globalAlpha = 1;
         pen.fillRect(x0, HEAD - 3, x1 - x0, 3);
       });
-      model.lanes.forEach(function (l) {
+      const tally = { exact: 0, all: 0, runs: 0 };
+      groups.forEach(function (g) {
         pen.fillStyle = c.line;
-        pen.fillRect(0, l.y - 4, width, 1);
-        l.rows.forEach(function (items, d) { row(items, l.y + d * ROW, c, wait); });
-        pen.fillStyle = c.page;
-        pen.fillRect(0, l.y - 3, left() - 4, l.depth * ROW + GAP - 1);
-        pen.fillStyle = c.muted;
-        pen.fillText(fit(l.name, left() - 10), 2, l.y + ROW / 2);
+        pen.fillRect(0, g.y, width, 1);
+        if (closed[g.key]) {
+          if (g.row) brush.paint(g.row, g.y + 3, ROW - 2, c, null);
+          return;
+        }
+        g.lanes.forEach(function (l) {
+          l.rows.forEach(function (row, d) { brush.paint(row, l.y + d * ROW, ROW - 2, c, tally); });
+          if (l.waits) l.waits.rows.forEach(function (row) { brush.paint(row, l.y, l.height - 2, c, null); });
+        });
+        g.counters.forEach(function (counter) { brush.area(counter, c); });
       });
-      if (pick) {
-        pen.strokeStyle = c.text;
-        pen.lineWidth = 1.5;
-        const x0 = Math.max(left(), at(pick.item.s));
-        pen.strokeRect(x0, pick.lane.y + pick.item.depth * ROW, Math.max(2, Math.min(width, at(pick.item.e)) - x0), ROW - 2);
-      }
-      if (drag && drag.zoom) {
-        pen.globalAlpha = 0.18;
-        pen.fillStyle = c.accent;
-        pen.fillRect(Math.min(drag.x, drag.now), 0, Math.abs(drag.now - drag.x), model.height);
-        pen.globalAlpha = 1;
-      }
-      said.textContent = AP.t("timeline.window", { from: AP.format.offset(view.from), to: AP.format.offset(view.to) }) + " (" + q(Math.round(view.to - view.from), "ns") + ")";
-    }
-
-    function fit(text, room) {
-      if (pen.measureText(text).width <= room) return text;
-      let n = Math.max(1, Math.floor(text.length * room / pen.measureText(text).width) - 1);
-      return text.slice(0, n) + "…";
-    }
-
-    function axis(c) {
-      const raw = (view.to - view.from) / Math.max(3, (width - left()) / 110);
-      const power = Math.pow(10, Math.floor(Math.log10(raw)));
-      const step = [1, 2, 5, 10].map(function (m) { return m * power; }).find(function (x) { return x >= raw; });
-      const scale = AP.format.scaleOf(Math.max(Math.abs(view.from), Math.abs(view.to)), "ns");
-      pen.fillStyle = c.muted;
-      for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
-        const x = at(t);
+      pen.fillStyle = c.page;
+      pen.fillRect(0, 0, left() - 4, height);
+      groups.forEach(function (g) {
         pen.fillStyle = c.line;
-        pen.fillRect(x, HEAD - 5, 1, model.height - HEAD);
+        pen.fillRect(0, g.y, left() - 4, 1);
         pen.fillStyle = c.muted;
-        const places = Math.max(0, Math.ceil(-Math.log10(step / scale[0]) - 1e-9));
-        pen.fillText((t / scale[0]).toFixed(places) + " " + scale[1], x + 3, 9);
-      }
+        if (closed[g.key]) return;
+        g.lanes.forEach(function (l) { pen.fillText(brush.fit(l.name, left() - 16, 5), 8, l.y + ROW / 2); });
+        g.counters.forEach(function (counter) {
+          pen.fillText(brush.fit(counter.name, left() - 16), 8, counter.y + 7);
+          pen.fillText(brush.fit("≤ " + q(counter.top, counter.unit), left() - 16), 8, counter.y + 21);
+        });
+      });
+      bandMarks(c);
+      selection(c);
+      arrows(c);
+      const share = tally.all ? tally.exact / tally.all : 1;
+      said.textContent = AP.t("timeline.window", { from: AP.format.offset(view.from), to: AP.format.offset(view.to) }) + " (" + q(Math.round(view.to - view.from), "ns") + ")";
+      detail.textContent = !model.runs ? AP.t("timeline.all_exact") : tally.exact === tally.all ? AP.t("timeline.exact_here")
+        : AP.t("timeline.merged_here", { exact: AP.format.significant(tally.exact, 12), all: AP.format.significant(tally.all, 12), share: q(share, "ratio") });
+      chips();
+      canvas.drawMs = performance.now() - began;
     }
 
-    /** One row; intervals that fall on a pixel already painted are left out, so that any number of them stays smooth. */
-    function row(items, y, c, wait) {
-      let low = 0, high = items.length;
-      while (low < high) {
-        const mid = (low + high) >> 1;
-        if (items[mid].e < view.from) low = mid + 1;
-        else high = mid;
-      }
-      let painted = -1;
-      for (let i = low; i < items.length && items[i].s <= view.to; i++) {
-        const item = items[i];
-        const x1 = Math.min(width, at(item.e));
-        if (x1 <= painted + 0.5) continue;
-        const x0 = Math.max(left(), at(item.s), painted);
-        const w = Math.max(1, x1 - x0);
-        pen.globalAlpha = found && !found(item) ? 0.18 : 1;
-        pen.fillStyle = item.type === "wait" ? wait : c[item.type];
-        pen.fillRect(x0, y, w > 3 ? w - 0.5 : w, ROW - 2);
-        if (item.type === "wait" && w > 3) {
-          pen.strokeStyle = c.wait;
-          pen.lineWidth = 1;
-          pen.strokeRect(x0 + 0.5, y + 0.5, w - 1.5, ROW - 3);
-        }
-        if (w > 34 && item.name) {
-          const text = fit(item.name, w - 8);
-          if (item.type === "wait") {
-            pen.fillStyle = c.page;
-            pen.fillRect(x0 + 2, y + 2, pen.measureText(text).width + 4, ROW - 6);
-            pen.fillStyle = c.text;
-          } else pen.fillStyle = c["on-" + item.type];
-          pen.fillText(text, x0 + 4, y + ROW / 2 - 0.5);
-        }
-        painted = x0 + w;
-      }
+    /** Marks of severity and numbers of the findings above their bands, as far as there is room. */
+    function bandMarks(c) {
+      let free = left();
+      pen.font = "600 11px system-ui, sans-serif";
+      bands.forEach(function (b) {
+        b.x = null;
+        const x0 = Math.max(left(), at(b.s)), x1 = at(b.e);
+        if (x1 < left() || x0 > width - 24 || x0 < free) return;
+        const text = MARK[b.severity] + " " + b.n;
+        pen.fillStyle = c["sev-" + b.severity];
+        pen.fillText(text, x0 + 1, AXIS + 6);
+        b.x = [x0, x0 + pen.measureText(text).width + 4];
+        free = b.x[1] + 4;
+      });
+      pen.font = "11px system-ui, sans-serif";
+    }
+
+    function selection(c) {
+      [hover, pinned].forEach(function (p) {
+        if (!p || !p.lane || closed[p.lane.group]) return;
+        const home = p.lane.hidden ? model.lanes.find(function (l) { return l.waits === p.lane; }) : p.lane;
+        const x0 = Math.max(left(), at(model.s[p.id])), x1 = Math.min(width, at(model.e[p.id]));
+        if (x1 < left() || x0 > width) return;
+        pen.strokeStyle = c.page;
+        pen.lineWidth = 3.5;
+        const y = home.y + (p.lane.hidden ? 0 : model.depth[p.id] * ROW);
+        pen.strokeRect(x0 - 0.5, y - 0.5, Math.max(2, x1 - x0) + 1, ROW - 1);
+        pen.strokeStyle = c.text;
+        pen.lineWidth = p === pinned ? 2 : 1.2;
+        pen.strokeRect(x0 - 0.5, y - 0.5, Math.max(2, x1 - x0) + 1, ROW - 1);
+      });
+      const shown = drag && drag.mode === "zoom" ? { x0: drag.x, x1: drag.now, y0: 0, y1: height }
+        : drag && drag.mode === "select" ? { x0: drag.x, x1: drag.now, y0: drag.y, y1: drag.nowY }
+          : chosen ? { x0: at(chosen.start), x1: at(chosen.end), y0: chosen.top(), y1: chosen.bottom() } : null;
+      if (!shown) return;
+      const x0 = Math.max(left(), Math.min(shown.x0, shown.x1)), x1 = Math.min(width, Math.max(shown.x0, shown.x1));
+      if (x1 <= x0) return;
+      const y0 = Math.min(shown.y0, shown.y1), y1 = Math.max(shown.y0, shown.y1);
+      pen.globalAlpha = 0.14;
+      pen.fillStyle = c.accent;
+      pen.fillRect(x0, y0, x1 - x0, y1 - y0);
       pen.globalAlpha = 1;
+      pen.strokeStyle = c.accent;
+      pen.lineWidth = 1;
+      pen.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
+    }
+
+    function arrows(c) {
+      if (!pinned || !pinned.links) return;
+      pinned.links.forEach(function (link) {
+        if (closed[link.host.lane.group] || closed[link.task.lane.group]) return;
+        const x0 = at(link.when), x1 = at(model.s[link.task.id]);
+        if (Math.max(x0, x1) < left() || Math.min(x0, x1) > width) return;
+        const y0 = link.host.lane.y + model.depth[link.host.id] * ROW + ROW - 2, y1 = link.task.lane.y + model.depth[link.task.id] * ROW;
+        pen.save();
+        pen.beginPath();
+        pen.rect(left(), HEAD, width - left(), height - HEAD);
+        pen.clip();
+        [[c.page, 4], [c.text, 1.6]].forEach(function (style) {
+          pen.strokeStyle = pen.fillStyle = style[0];
+          pen.lineWidth = style[1];
+          pen.beginPath();
+          pen.moveTo(x0, y0);
+          pen.bezierCurveTo(x0, (y0 + y1) / 2, x1, (y0 + y1) / 2, x1, y1 - 4);
+          pen.stroke();
+        });
+        pen.beginPath();
+        pen.moveTo(x1, y1);
+        pen.lineTo(x1 - 4, y1 - 7);
+        pen.lineTo(x1 + 4, y1 - 7);
+        pen.fill();
+        pen.restore();
+      });
+    }
+
+    // ---- what lies under the pointer ----------------------------------------------------------------------------------
+
+    function laneAt(y) {
+      return openLanes().find(function (l) { return y >= l.y - 2 && y < l.y + l.height + 2; }) || null;
+    }
+
+    /** The longest of a row near an instant; where intervals lie in others, the innermost that holds it. */
+    function longest(row, when, slack) {
+      let best = -1, inner = -1;
+      for (let i = AP.lanes.after(row.e, when - slack, 0, row.s.length); i < row.s.length && row.s[i] <= when + slack; i++) {
+        const id = row.ids[i];
+        if (model.e[id] < when - slack) continue;
+        if (model.s[id] <= when && model.e[id] > when && model.e[id] - model.s[id] > slack) inner = id;
+        if (best < 0 || model.e[id] - model.s[id] > model.e[best] - model.s[best]) best = id;
+      }
+      return inner >= 0 ? inner : best;
     }
 
     function hit(x, y) {
       if (x < left()) return null;
-      const lane = model.lanes.find(function (l) { return y >= l.y && y < l.y + l.depth * ROW; });
+      const lane = laneAt(y);
       if (!lane) return null;
-      const items = lane.rows[Math.floor((y - lane.y) / ROW)] || [];
-      const when = ns(x), slack = (view.to - view.from) / (width - left());
-      let best = null;
-      let low = 0, high = items.length;
-      while (low < high) {
-        const mid = (low + high) >> 1;
-        if (items[mid].e < when - slack) low = mid + 1;
-        else high = mid;
-      }
-      for (let i = low; i < items.length && items[i].s <= when + slack; i++) {
-        if (!best || items[i].e - items[i].s > best.e - best.s) best = items[i];
-      }
-      return best && { lane: lane, item: best };
+      const slack = (view.to - view.from) / (width - left());
+      const wait = lane.waits ? longest(lane.waits.rows[0], ns(x), slack / 2) : -1;
+      if (wait >= 0) return { lane: lane.waits, id: wait };
+      const row = lane.rows[Math.min(lane.rows.length - 1, Math.max(0, Math.floor((y - lane.y) / ROW)))];
+      const id = longest(row, ns(x), slack);
+      return id < 0 ? null : { lane: lane, id: id };
+    }
+
+    function bandsAt(x) { return x < left() ? [] : bands.filter(function (b) { return ns(x) >= b.s && ns(x) < b.e; }); }
+
+    function counterAt(x, y) {
+      const group = groups.find(function (g) { return g.key === "counters"; });
+      if (!group || closed.counters || x < left()) return null;
+      const counter = group.counters.find(function (c) { return y >= c.y && y < c.y + AREA; });
+      const i = counter ? AP.lanes.after(counter.t, ns(x), 0, counter.t.length) - 1 : -1;
+      return i < 0 ? null : [counter.name, q(counter.v[i], counter.unit), AP.format.offset(counter.t[i])];
     }
 
     function tell(x, y, clientX, clientY) {
       const next = hit(x, y);
-      if ((next && next.item) !== (pick && pick.item)) {
-        pick = next;
-        draw();
+      if ((next && next.id) !== (hover && hover.id)) {
+        hover = next;
+        later();
       }
-      const band = x >= left() && bands.filter(function (b) { return ns(x) >= b.s && ns(x) < b.e; })[0];
-      const about = band && AP.t("ui.finding_n", { n: band.n }) + AP.t("ui.colon") + AP.w(band.title);
-      if (pick) AP.tip([pick.item.name || pick.item.raw, q(pick.item.e - pick.item.s, "ns") + " · " + AP.format.offset(pick.item.s), pick.lane.name + (pick.item.raw ? " · " + pick.item.raw : ""), about], clientX, clientY);
-      else AP.tip(about ? [about] : null, clientX, clientY);
+      const about = bandsAt(x).slice(0, 2).map(function (b) { return MARK[b.severity] + " " + AP.t("ui.finding_n", { n: b.n }) + AP.t("ui.colon") + AP.w(b.title); });
+      const mark = y >= AXIS && y < HEAD && bands.find(function (b) { return b.x && x >= b.x[0] && x <= b.x[1]; });
+      canvas.style.cursor = mark ? "pointer" : y < AXIS ? "grab" : "crosshair";
+      const parts = (hover ? AP.timelineSays.lines(model, hover) : counterAt(x, y) || []).concat(about);
+      AP.tip(parts.length ? parts : null, clientX, clientY);
     }
 
-    function set(from, to) {
-      let span = Math.max(SHORTEST_NS, Math.min(to - from, model.high - model.low));
-      const middle = (from + to) / 2;
-      from = Math.max(model.low, Math.min(middle - span / 2, model.high - span));
-      view.from = from;
-      view.to = from + span;
-      requestAnimationFrame(draw);
+    // ---- the window ---------------------------------------------------------------------------------------------------
+
+    let remembered = 0;
+    function set(start, end) {
+      const span = Math.max(SHORTEST_NS, Math.min(end - start, model.high - model.low));
+      const middle = (start + end) / 2;
+      start = Math.max(model.low, Math.min(middle - span / 2, model.high - span));
+      view.from = start;
+      view.to = start + span;
+      clearTimeout(remembered);
+      remembered = setTimeout(function () {
+        memory["at" + table.rank] = view.from === model.low && view.to === model.high ? null : [view.from, view.to];
+        AP.save();
+      }, 200);
+      later();
     }
     function zoom(factor, centre) {
       const c = centre === undefined ? (view.from + view.to) / 2 : centre;
@@ -297,111 +363,336 @@
     }
     function all() { set(model.low, model.high); }
 
+    /** Bring an interval into the window, without changing the zoom where it can be seen. */
+    function reveal(id) {
+      const length = model.e[id] - model.s[id], span = view.to - view.from, px = length / span * (width - left());
+      if (px > (width - left()) * 0.9 || px < 3) set(model.s[id] - Math.max(length, 100) * 5, model.e[id] + Math.max(length, 100) * 5);
+      else if (model.s[id] < view.from || model.e[id] > view.to) set((model.s[id] + model.e[id] - span) / 2, (model.s[id] + model.e[id] + span) / 2);
+    }
+
+    // ---- pinned interval, statistics ----------------------------------------------------------------------------------
+
+    function pin(p) {
+      pinned = p;
+      chosen = null;
+      if (p) {
+        p.links = AP.lanes.links(model, p);
+        if (closed[p.lane.group]) {
+          closed[p.lane.group] = false;
+          layout();
+        }
+      }
+      tellPinned();
+      later();
+    }
+
+    function closing() { return h("button", { type: "button", class: "quiet", on: { click: function () { pin(null); canvas.focus({ preventScroll: true }); } } }, AP.t("timeline.close")); }
+
+    function tellPinned() {
+      if (!pinned) return panel.replaceChildren();
+      const id = pinned.id, about = bands.filter(function (b) { return b.s < model.e[id] && b.e > model.s[id]; });
+      const said = AP.timelineSays.lines(model, pinned);
+      panel.replaceChildren(
+        h("div", { class: "timeline-pin" },
+          h("strong", null, said[0]), h("span", null, said.slice(1).join(" · ")),
+          pinned.links.length ? h("span", null, isNaN(model.launch[id]) ? AP.t("timeline.launches", { count: pinned.links.length + (pinned.links.length === AP.lanes.MOST_ARROWS ? "+" : "") })
+            : AP.t("timeline.launched_by", { name: model.name(pinned.links[0].host.id) })) : null),
+        h("div", { class: "tools screen" },
+          h("button", { type: "button", class: "quiet", on: { click: function () { set(model.s[id] - (model.e[id] - model.s[id]) * 0.3, model.e[id] + (model.e[id] - model.s[id]) * 0.3); } } }, AP.t("timeline.zoom_to")),
+          !isNaN(model.launch[id]) ? h("button", { type: "button", class: "quiet", on: { click: function () { const room = (model.e[id] - model.launch[id]) * 0.15; set(model.launch[id] - room, model.e[id] + room); } } }, AP.t("timeline.zoom_launch")) : null,
+          closing()),
+        uniqueFindings(about).length ? h("ul", { class: "timeline-bands" }, uniqueFindings(about).map(chip)) : null);
+    }
+
+    function uniqueFindings(list) {
+      return list.filter(function (b, i) { return list.findIndex(function (o) { return o.n === b.n; }) === i; }).sort(function (a, b) { return a.n - b.n; });
+    }
+    function chip(b) {
+      return h("li", null, h("a", { href: "#finding-" + b.n, class: "sev-" + b.severity }, h("span", { class: "n" }, MARK[b.severity] + " " + b.n), AP.w(b.title)));
+    }
+    let chipsOf = null;
+    function chips() {
+      const seen = uniqueFindings(bands.filter(function (b) { return b.s < view.to && b.e > view.from; }));
+      const key = seen.map(function (b) { return b.n; }).join();
+      if (key === chipsOf) return;
+      chipsOf = key;
+      marks.replaceChildren.apply(marks, seen.slice(0, 6).map(chip));
+    }
+
+    function choose(start, end, lanes, top, bottom) {
+      start = Math.max(model.low, Math.round(start));
+      end = Math.min(model.high, Math.round(end));
+      if (!(end > start) || !lanes.length) return;
+      pinned = null;
+      chosen = AP.lanes.statistics(model, lanes, start, end);
+      chosen.top = top;
+      chosen.bottom = bottom;
+      chosen.lanes = lanes.length;
+      panel.replaceChildren.apply(panel, AP.timelineSays.statistics(chosen, [
+        h("button", { type: "button", class: "quiet", on: { click: function () { set(chosen.start, chosen.end); } } }, AP.t("timeline.zoom_to")), closing(),
+      ]).filter(Boolean));
+      later();
+    }
+
+    function chooseWindow() {
+      choose(view.from, view.to, openLanes(), function () { return HEAD; }, function () { return height; });
+    }
+
+    // ---- search -------------------------------------------------------------------------------------------------------
+
+    function search(text) {
+      const wanted = text.trim().toLowerCase();
+      found = null;
+      if (wanted) {
+        const flags = model.nameCode ? model.names.map(function (n) { return AP.w(n).toLowerCase().indexOf(wanted) >= 0; }) : null;
+        const isHit = function (id) { return flags ? model.nameCode(id) >= 0 && flags[model.nameCode(id)] : model.name(id).toLowerCase().indexOf(wanted) >= 0; };
+        found = { ids: [], at: -1, exact: 0, time: 0, runs: 0 };
+        model.lanes.forEach(function (l) {
+          l.rows.forEach(function (row) {
+            row.hits = new Float64Array(row.s.length + 1);
+            for (let i = 0; i < row.s.length; i++) {
+              const id = row.ids[i], match = isHit(id);
+              row.hits[i + 1] = row.hits[i] + (match ? 1 : 0);
+              if (!match) continue;
+              found.ids.push(id);
+              if (model.count[id] > 1) found.runs++;
+              else {
+                found.exact++;
+                found.time += model.e[id] - model.s[id];
+              }
+            }
+          });
+        });
+        found.ids.sort(function (a, b) { return model.s[a] - model.s[b]; });
+      }
+      tellFound();
+      later();
+    }
+
+    function tellFound() {
+      hits.textContent = !found ? "" : (found.at >= 0 ? found.at + 1 + " / " : "")
+        + AP.t("timeline.hits", { count: AP.format.significant(found.exact, 12), time: q(found.time, "ns") })
+        + (found.runs ? " " + AP.t("timeline.hits_runs", { count: AP.format.significant(found.runs, 12) }) : "");
+      before.disabled = next.disabled = !found || !found.ids.length;
+    }
+
+    function step(by) {
+      if (!found || !found.ids.length) return;
+      const n = found.ids.length;
+      if (found.at >= 0) found.at = (found.at + by + n) % n;
+      else {
+        // From what is in the window.
+        const first = found.ids.findIndex(function (id) { return model.s[id] >= view.from; });
+        found.at = by > 0 ? Math.max(0, first) : ((first < 0 ? n : first) - 1 + n) % n;
+      }
+      const id = found.ids[found.at];
+      pin({ lane: model.lanes[model.lane[id]], id: id });
+      reveal(id);
+      tellFound();
+    }
+
+    /** The interval before or after the pinned one on its lane, or the first of the window. */
+    function beside(by) {
+      if (!pinned) {
+        const lane = openLanes().find(function (l) { return l.group === "device"; }) || openLanes()[0];
+        const id = lane && lane.ids.find(function (i) { return model.s[i] >= view.from; });
+        if (id === undefined) return;
+        pin({ lane: lane, id: id });
+        return reveal(id);
+      }
+      const ids = pinned.lane.ids, id = ids[ids.indexOf(pinned.id) + by];
+      if (id === undefined) return;
+      pin({ lane: pinned.lane, id: id });
+      reveal(id);
+    }
+
+    // ---- events -------------------------------------------------------------------------------------------------------
+
     canvas.addEventListener("pointerdown", function (e) {
       if (e.button) return;
-      const x = e.offsetX;
-      drag = { x: x, now: x, zoom: e.pointerType !== "touch" && !e.shiftKey, from: view.from, to: view.to };
+      const x = e.offsetX, y = e.offsetY;
+      fingers.set(e.pointerId, { x: x, y: y });
       canvas.setPointerCapture(e.pointerId);
+      AP.tip(null);
+      if (fingers.size === 2) {
+        const two = Array.from(fingers.values());
+        drag = { mode: "pinch", width: Math.max(20, Math.abs(two[0].x - two[1].x)), centre: ns((two[0].x + two[1].x) / 2), span: view.to - view.from };
+        return;
+      }
+      drag = { mode: e.shiftKey ? "select" : e.pointerType === "touch" || y < AXIS ? "pan" : "zoom", x: x, y: y, now: x, nowY: y, from: view.from, to: view.to, moved: false };
     });
     canvas.addEventListener("pointermove", function (e) {
-      if (!drag) return tell(e.offsetX, e.offsetY, e.clientX, e.clientY);
+      if (!drag) return e.pointerType === "touch" ? undefined : tell(e.offsetX, e.offsetY, e.clientX, e.clientY);
+      if (fingers.has(e.pointerId)) fingers.set(e.pointerId, { x: e.offsetX, y: e.offsetY });
+      if (drag.mode === "pinch") {
+        const two = Array.from(fingers.values());
+        if (two.length < 2) return;
+        const span = drag.span * drag.width / Math.max(20, Math.abs(two[0].x - two[1].x));
+        const share = ((two[0].x + two[1].x) / 2 - left()) / (width - left());
+        return set(drag.centre - span * share, drag.centre + span * (1 - share));
+      }
       drag.now = e.offsetX;
-      if (!drag.zoom) {
+      drag.nowY = e.offsetY;
+      drag.moved = drag.moved || Math.abs(drag.now - drag.x) > 4;
+      if (drag.mode === "pan") {
         const by = (drag.x - drag.now) / (width - left()) * (drag.to - drag.from);
         set(drag.from + by, drag.to + by);
-      } else draw();
+      } else later();
     });
     canvas.addEventListener("pointerup", function (e) {
       const done = drag;
+      fingers.delete(e.pointerId);
       drag = null;
-      if (done && done.zoom && Math.abs(done.now - done.x) > 4) {
-        set(ns(Math.max(left(), Math.min(done.x, done.now))), ns(Math.max(done.x, done.now)));
-      } else {
-        tell(e.offsetX, e.offsetY, e.clientX, e.clientY);
-        draw();
+      later();
+      if (!done || done.mode === "pinch") return;
+      const x0 = Math.max(left(), Math.min(done.x, done.now)), x1 = Math.max(done.x, done.now);
+      if (!done.moved) return click(e.offsetX, e.offsetY, e);
+      if (done.mode === "zoom" && x1 > left()) set(ns(x0), ns(x1));
+      if (done.mode === "select" && x1 > left()) {
+        const low = Math.min(done.y, done.nowY), high = Math.max(done.y, done.nowY);
+        const lanes = openLanes().filter(function (l) { return l.y < high + 1 && l.y + l.height > low - 1; });
+        const last = lanes[lanes.length - 1];
+        if (lanes.length) choose(ns(x0), ns(x1), lanes, function () { return lanes[0].y - 2; }, function () { return last.y + last.height; });
       }
     });
-    canvas.addEventListener("pointercancel", function () { drag = null; draw(); });
+    canvas.addEventListener("pointercancel", function (e) {
+      fingers.delete(e.pointerId);
+      drag = null;
+      later();
+    });
     canvas.addEventListener("pointerleave", function () {
       AP.tip(null);
-      if (pick) { pick = null; draw(); }
+      if (hover) {
+        hover = null;
+        later();
+      }
     });
+
+    function click(x, y, e) {
+      const mark = y >= AXIS && y < HEAD && bands.find(function (b) { return b.x && x >= b.x[0] && x <= b.x[1]; });
+      if (mark) {
+        location.hash = "finding-" + mark.n;
+        return;
+      }
+      const p = hit(x, y);
+      pin(p && pinned && p.id === pinned.id ? null : p);
+      if (e.pointerType !== "touch") tell(x, y, e.clientX, e.clientY);
+    }
+
     canvas.addEventListener("dblclick", all);
     canvas.addEventListener("wheel", function (e) {
       // The wheel scrolls the page until the reader has clicked into the timeline.
       if (document.activeElement !== canvas && !e.ctrlKey && !e.metaKey) return;
       e.preventDefault();
-      if (Math.abs(e.deltaX) > Math.abs(e.deltaY)) move(e.deltaX / 800);
-      else zoom(Math.pow(1.0015, e.deltaY), ns(Math.max(left(), e.offsetX)));
+      AP.tip(null);
+      const delta = e.deltaMode === 1 ? 30 : 1;
+      if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) move((e.deltaX || e.deltaY) * delta / 800);
+      else zoom(Math.pow(1.0015, Math.max(-600, Math.min(600, e.deltaY * delta))), ns(Math.max(left(), e.offsetX)));
     }, { passive: false });
+    const ACTS = {
+      "+": function () { zoom(0.6); }, "=": function () { zoom(0.6); }, "-": function () { zoom(1 / 0.6); },
+      ArrowUp: function () { zoom(0.6); }, ArrowDown: function () { zoom(1 / 0.6); }, w: function () { zoom(0.6); },
+      ArrowLeft: function () { move(-0.2); }, ArrowRight: function () { move(0.2); }, a: function () { move(-0.2); }, d: function () { move(0.2); },
+      PageUp: function () { move(-0.9); }, PageDown: function () { move(0.9); }, "0": all, Home: all,
+      s: chooseWindow, ",": function () { beside(-1); }, ".": function () { beside(1); }, n: function () { step(1); }, N: function () { step(-1); },
+      "/": function () { find.focus(); },
+      f: function () { if (pinned) set(model.s[pinned.id] - 3 * (model.e[pinned.id] - model.s[pinned.id]), model.e[pinned.id] + 3 * (model.e[pinned.id] - model.s[pinned.id])); },
+      Escape: function () { if (pinned || chosen) pin(null); else canvas.blur(); },
+    };
     canvas.addEventListener("keydown", function (e) {
-      const acts = {
-        "+": function () { zoom(0.6); }, "=": function () { zoom(0.6); }, "-": function () { zoom(1 / 0.6); },
-        ArrowUp: function () { zoom(0.6); }, ArrowDown: function () { zoom(1 / 0.6); },
-        ArrowLeft: function () { move(-0.2); }, ArrowRight: function () { move(0.2); },
-        "0": all, Home: all, Escape: function () { canvas.blur(); },
-      };
-      if (!acts[e.key] || e.ctrlKey || e.metaKey || e.altKey) return;
+      if (!ACTS[e.key] || e.ctrlKey || e.metaKey || e.altKey) return;
       e.preventDefault();
-      acts[e.key]();
+      AP.tip(null);
+      ACTS[e.key]();
     });
+
+    // ---- around the canvas --------------------------------------------------------------------------------------------
 
     function button(text, key, act) {
       return h("button", { type: "button", class: "quiet", title: AP.t(key), "aria-label": AP.t(key), on: { click: act } }, text);
     }
+    const before = button("‹", "timeline.before", function () { step(-1); }), next = button("›", "timeline.next", function () { step(1); });
     const find = h("input", {
       type: "search", placeholder: AP.t("timeline.find"), "aria-label": AP.t("timeline.find"),
       on: {
-        input: function (e) {
-          const wanted = e.target.value.toLowerCase();
-          found = wanted ? function (item) { return item.name.toLowerCase().indexOf(wanted) >= 0; } : null;
-          let n = 0;
-          if (found) model.lanes.forEach(function (l) { n += l.items.filter(found).length; });
-          hits.textContent = found ? AP.t("timeline.hits", { count: n }) : "";
-          draw();
+        input: function (e) { search(e.target.value); },
+        keydown: function (e) {
+          if (e.key === "Enter") {
+            e.preventDefault();
+            step(e.shiftKey ? -1 : 1);
+          }
         },
       },
     });
+    tellFound();
     current = {
+      model: model, view: view, draw: draw, window: set, pin: pin,
+      statistics: function (start, end) { return AP.lanes.statistics(model, openLanes(), start, end); },
+      place: function (id) {
+        const lane = model.lanes[model.lane[id]];
+        return { x: at((model.s[id] + model.e[id]) / 2), y: lane.y + model.depth[id] * ROW + ROW / 2 };
+      },
       show: function (start, end) {
         const room = Math.max((end - start) * 0.25, (model.high - model.low) * (start === end ? 0.01 : 0));
         set(start - room, end + room);
-        const near = model.lanes.map(function (l) {
-          return l.items.filter(function (i) { return i.s === start; }).map(function (i) { return { lane: l, item: i }; })[0];
-        }).filter(Boolean);
-        pick = near[0] || null;
-        requestAnimationFrame(draw);
+        for (const l of model.lanes) {
+          const i = AP.lanes.from(l.rows[0].s, start, 0, l.rows[0].s.length);
+          if (i < l.rows[0].s.length && l.rows[0].s[i] === start && !l.hidden) return pin({ lane: l, id: l.rows[0].ids[i] });
+        }
       },
-      redraw: draw,
+      redraw: function () {
+        ink = null;
+        draw();
+      },
     };
-    const box = h("div", { class: "draw" }, canvas);
+    const box_ = h("div", { class: "draw timeline-box" }, canvas, titles);
     new ResizeObserver(function (entries) {
-      const next = Math.floor(entries[0].contentRect.width);
-      if (next && next !== width) {
-        width = next;
-        canvas.style.width = "100%";
-        requestAnimationFrame(draw);
+      const wide = Math.floor(entries[0].contentRect.width);
+      if (wide && wide !== width) {
+        width = wide;
+        later();
       }
-    }).observe(box);
-    return h("figure", { class: "chart timeline", "data-chart": "timeline" },
+    }).observe(box_);
+    const rows = h("div", null);
+    const figure = h("figure", { class: "chart timeline", "data-chart": "timeline" },
       h("div", { class: "table-head screen" },
         h("div", { class: "tools" },
           button("+", "timeline.zoom_in", function () { zoom(0.6); }), button("−", "timeline.zoom_out", function () { zoom(1 / 0.6); }),
           button("←", "timeline.left", function () { move(-0.3); }), button("→", "timeline.right", function () { move(0.3); }),
-          h("button", { type: "button", class: "quiet", on: { click: all } }, AP.t("timeline.reset"))),
-        h("div", { class: "tools" }, hits, find,
+          h("button", { type: "button", class: "quiet", on: { click: all } }, AP.t("timeline.reset")),
+          h("button", { type: "button", class: "quiet", title: AP.t("timeline.statistics_hint"), on: { click: chooseWindow } }, AP.t("timeline.statistics")),
           h("button", {
-            type: "button", class: "quiet",
-            on: { click: function () { AP.offer("timeline.json", perfetto(model, view.from, view.to), "application/json"); } },
-          }, AP.t("timeline.save")))),
-      box,
-      h("div", { class: "table-foot" }, said, h("span", { class: "count" }, AP.t("timeline.lanes", { lanes: model.lanes.length, events: AP.format.significant(model.events, 12) }))),
-      h("div", { class: "keys" }, ORDER.filter(function (k) { return model.lanes.some(function (l) { return l.weight[k]; }); }).map(function (k) {
-        return h("span", { class: "key" }, h("span", { class: "swatch k-" + k + " s0", "aria-hidden": "true" }), AP.t("kind." + k));
-      }), bands.length ? h("span", { class: "key" }, h("span", { class: "swatch band", "aria-hidden": "true" }), AP.t("timeline.bands")) : null),
-      h("p", { class: "note screen" }, AP.t("timeline.help")));
+            type: "button", class: "quiet", title: AP.t("timeline.link_hint"),
+            on: {
+              click: function (e) {
+                const place = "#timeline=" + (table.rank === null ? "-" : table.rank) + "," + Math.round(view.from) + "," + Math.round(view.to);
+                AP.copy(location.href.split("#")[0] + place, e.currentTarget);
+              },
+            },
+          }, AP.t("timeline.link")),
+          h("button", {
+            type: "button", class: "quiet", title: AP.t("timeline.save_hint"), "data-value": "save",
+            on: { click: function () { AP.offer("timeline" + (table.rank === null ? "" : "-rank" + table.rank) + ".json", AP.lanes.trace(model, view.from, view.to), "application/json"); } },
+          }, AP.t("timeline.save"))),
+        h("div", { class: "tools" }, hits, find, before, next)),
+      box_,
+      h("div", { class: "table-foot" }, said, detail, model.exact && model.exact.longest ? h("button", { type: "button", class: "link count screen", "data-value": "exact", on: { click: function () { set(model.exact.longest[0], model.exact.longest[1]); } } }, AP.t("timeline.to_exact", { time: q(model.exact.longest[1] - model.exact.longest[0], "ns") })) : null, h("span", { class: "count" }, AP.t("timeline.lanes", { lanes: model.lanes.filter(function (l) { return !l.hidden; }).length, events: AP.format.significant(model.total, 12) }))),
+      panel,
+      h("div", { class: "keys" }, TYPES.filter(function (t, i) { return model.lanes.some(function (l) { return l.weight[i]; }); }).map(function (t) {
+        return h("span", { class: "key" }, h("span", { class: "swatch k-" + (t === "sync" ? "host s3" : t + " s0"), "aria-hidden": "true" }), AP.t(t === "sync" ? "timeline.sync" : "kind." + t));
+      }), h("span", { class: "key" }, h("span", { class: "swatch partly", "aria-hidden": "true" }), AP.t("timeline.partly")),
+      model.exact ? h("span", { class: "key" }, h("span", { class: "swatch exact", "aria-hidden": "true" }), AP.t("timeline.exact")) : null,
+      bands.length ? h("span", { class: "key" }, h("span", { class: "swatch band", "aria-hidden": "true" }), AP.t("timeline.bands")) : null),
+      bands.length ? marks : null,
+      table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
+      h("p", { class: "note screen" }, AP.t("timeline.help")),
+      h("details", { class: "frames screen", on: { toggle: function (e) { if (e.target.open && !rows.firstChild) rows.append(AP.tableView(AP.timelineSays.longest(model), "timeline-longest/" + table.rank, {})); } } },
+        h("summary", null, AP.t("timeline.longest")), rows));
+    canvas.builtMs = performance.now() - started;
+    return figure;
   };
 
+  AP.timelineNow = function () { return current; };
   AP.redrawTimeline = function () {
     if (current) current.redraw();
   };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,19 +20,26 @@ def _table(outcome: Outcome, name: str = "timeline") -> ResultTable:
     return next(table for table in outcome.tables if table.name == name)
 
 
-def _rows(table: ResultTable) -> list[tuple[object, ...]]:
-    return list(zip(*table.data, strict=True))
+def _rows(table: ResultTable, *names: str) -> list[tuple[object, ...]]:
+    names = names or tuple(column.name for column in table.columns)
+    return list(zip(*(table.column(name) for name in names), strict=True))
+
+
+BASE = ("lane", "kind", "name", "start_ns", "dur_ns")
 
 
 def test_lanes_hold_what_happened_where(make_trace: Make) -> None:
     trace = make_trace(
         steps=[{"step_id": 1, "start_ns": 100, "dur_ns": 900, "host_start_ns": 0, "host_dur_ns": 900}],
-        kernels=[{"start_ns": 100, "dur_ns": 50, "name": "add", "stream": 2}],
+        kernels=[
+            {"start_ns": 100, "dur_ns": 50, "name": "add", "stream": 2, "input_shapes": "4,4;4", "launch_start_ns": 60}
+        ],
         copies=[{"start_ns": 90, "dur_ns": 5, "kind": "H2D", "stream": 3}],
         comm_ops=[{"start_ns": 200, "dur_ns": 300, "name": "hcom_allReduce__1_0", "group_label": "dp"}],
         comm_tasks=[
             {"start_ns": 200, "dur_ns": 100, "kind": "Notify_Wait", "comm_op": 0, "plane": 0},
             {"start_ns": 220, "dur_ns": 100, "kind": "Notify_Wait", "comm_op": 0, "plane": 1},
+            {"start_ns": 320, "dur_ns": 60, "kind": "Memcpy", "comm_op": 0, "plane": 1},
         ],
         host_ops=[
             {"start_ns": 10, "dur_ns": 40, "name": "aten::linear", "thread": 7},
@@ -42,20 +48,33 @@ def test_lanes_hold_what_happened_where(make_trace: Make) -> None:
         host_events=[
             {"start_ns": 0, "dur_ns": 900, "name": "ProfilerStep#1", "kind": "step", "thread": 7},
             {"start_ns": 0, "dur_ns": 9, "name": "enumerate(DataLoader)#x", "kind": "dataloader", "thread": 7},
+            {"start_ns": 30, "dur_ns": 2, "name": "Enqueue@mm", "kind": "enqueue", "thread": 7},
+            {"start_ns": 40, "dur_ns": 6, "name": "Dequeue@mm", "kind": "dequeue", "thread": 8},
         ],
         runtime_calls=[{"start_ns": 60, "dur_ns": 20, "api": "aclrtSynchronizeStream", "thread": 7}],
     )
 
     outcome = timeline.run_on_trace(trace)
 
-    assert _rows(_table(outcome)) == [
-        ("Host thread 7", "host", "aten::linear", 10, 40),  # aten::mm lies inside it
-        ("Host events, thread 7", "dataloader", "enumerate(DataLoader)#x", 0, 9),
-        ("Runtime API, thread 7", "sync", "aclrtSynchronizeStream", 60, 20),
-        ("Stream 2", "compute", "add", 100, 50),
-        ("Copies, stream 3", "copy", "H2D", 90, 5),
-        ("Communication dp", "communication", "hcom_allReduce__1_0", 200, 300),
-        ("Waits dp", "wait", "Notify_Wait", 200, 120),
+    table = _table(outcome)
+    assert _rows(table, "group", *BASE) == [
+        ("host", "Host thread 7", "host", "aten::linear", 10, 40),  # aten::mm lies inside it
+        ("host", "Host events, thread 7", "dataloader", "enumerate(DataLoader)#x", 0, 9),
+        ("host", "Runtime API, thread 7", "sync", "aclrtSynchronizeStream", 60, 20),
+        ("dispatch", "Enqueue, thread 7", "host", "Enqueue@mm", 30, 2),
+        ("dispatch", "Dequeue, thread 8", "host", "Dequeue@mm", 40, 6),
+        ("device", "Stream 2", "compute", "add", 100, 50),
+        ("copies", "Copies, stream 3", "copy", "H2D", 90, 5),
+        ("communication", "Communication dp", "communication", "hcom_allReduce__1_0", 200, 300),
+        ("communication", "Waits dp", "wait", "Notify_Wait", 200, 120),
+        ("planes", "Plane 0, dp", "wait", "Notify_Wait", 200, 100),
+        ("planes", "Plane 1, dp", "wait", "Notify_Wait", 220, 100),
+        ("planes", "Plane 1, dp", "communication", "Memcpy", 320, 60),
+    ]
+    assert set(table.column("count")) == {1}
+    assert list(table.column("busy_ns")) == list(table.column("dur_ns"))
+    assert [(row[0], *row[1:]) for row in _rows(table, "name", "shapes", "launch_start_ns") if any(row[1:])] == [
+        ("add", "4,4;4", 60)
     ]
     # From the host's marker, which is earlier than the first device task.
     assert _rows(_table(outcome, "timeline-window")) == [(0, 1000)]
@@ -71,25 +90,33 @@ def test_events_are_cut_to_the_window(make_trace: Make) -> None:
         ],
     )
 
-    assert [row[2:] for row in _rows(_table(timeline.run_on_trace(trace)))] == [("a", 100, 50), ("b", 190, 10)]
+    rows = _rows(_table(timeline.run_on_trace(trace)), "name", "start_ns", "dur_ns")
+
+    assert rows == [("a", 100, 50), ("b", 190, 10)]
 
 
 def test_short_neighbours_are_merged_until_the_rows_fit(make_trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ROWS", 12)
-    long = {"start_ns": 50_000, "dur_ns": 30_000, "name": "long", "stream": 1}
+    long = {"start_ns": 50_000, "dur_ns": 30_000, "name": "long", "stream": 1, "launch_start_ns": 5}
     trace = make_trace(
         steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100_000}],
-        kernels=[{"start_ns": 10 * i, "dur_ns": 5, "name": "tiny", "stream": 1} for i in range(1000)] + [long],
-    )
+        kernels=[{"start_ns": 10 * i, "dur_ns": 5, "name": "tiny", "stream": 1, "launch_start_ns": 10 * i}
+                 for i in range(1000)] + [long],
+    )  # fmt: skip
 
     table = _table(timeline.run_on_trace(trace))
 
     assert len(table) <= 12
-    assert "long" in table.column("name")
-    merged = [str(name) for name in table.column("name") if str(name).endswith("...")]
-    assert sum(int(name.split(" x ")[0]) for name in merged) + len(table) - len(merged) == 1001
+    rows = _rows(table, "name", "start_ns", "dur_ns", "count", "busy_ns", "launch_start_ns")
+    assert ("long", 50_000, 30_000, 1, 30_000, 5) in rows
+    tiny = [row for row in rows if row[0] == "tiny"]
+    assert sum(int(str(row[3])) for row in tiny) == 1000
+    for _, start, length, count, busy, launch in tiny:
+        assert (length, busy) == (10 * (int(str(count)) - 1) + 5, 5 * int(str(count)))
+        assert launch == (start if count == 1 else None)  # a run was not launched at one time
     assert table.note is not None
-    assert "of 1001 intervals" in table.note.en
+    exact = sum(row[3] == 1 for row in rows)
+    assert table.note.en == f"Shows step 1: {exact} of 1001 intervals as they are, the others as {len(rows) - exact} runs."
 
 
 def test_intervals_of_different_kinds_are_not_merged(make_trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +129,29 @@ def test_intervals_of_different_kinds_are_not_merged(make_trace: Make, monkeypat
         ],
     )
 
-    assert Counter(_table(timeline.run_on_trace(trace)).column("kind")) == {"host": 1, "dataloader": 1}
+    table = _table(timeline.run_on_trace(trace))
+
+    assert _rows(table, "kind", "name", "start_ns", "dur_ns", "count") == [
+        ("gc", "gc", 0, 2, 2), ("dataloader", "dataloader", 2, 2, 2),
+    ]  # fmt: skip
+
+
+def test_planes_are_the_first_to_go_where_there_are_too_many_lanes(
+    make_trace: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_LANES", 3)
+    trace = make_trace(
+        steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100}],
+        kernels=[{"start_ns": i, "dur_ns": 5 + i, "name": "a", "stream": i} for i in range(3)],
+        comm_ops=[{"start_ns": 0, "dur_ns": 90, "name": "hcom_allReduce__1_0", "group_label": "dp"}],
+        comm_tasks=[{"start_ns": 0, "dur_ns": 80, "kind": "Memcpy", "comm_op": 0, "plane": 3}],
+    )
+
+    table = _table(timeline.run_on_trace(trace))
+
+    assert list(table.column("lane")) == ["Stream 1", "Stream 2", "Communication dp"]
+    assert table.note is not None
+    assert table.note.en.endswith("2 less busy lanes are left out.")
 
 
 def test_an_empty_trace_is_no_data(make_trace: Make) -> None:
@@ -117,4 +166,4 @@ def test_a_large_trace_stays_under_the_limit(traces: Path) -> None:
     assert 100 < len(table) <= module.MAX_ROWS
     kinds = set(table.column("kind"))
     assert {"compute", "communication", "host"} <= kinds
-    assert kinds <= {"compute", "communication", "wait", "copy", "host", "sync", "dataloader"}
+    assert kinds <= {"compute", "communication", "wait", "copy", "host", "sync", "dataloader", "gc"}
