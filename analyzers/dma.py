@@ -264,7 +264,10 @@ def _host_to_device(trace: Trace) -> Iterator[Finding | Judged]:
         )
         return
     starts = data.table.ints("start_ns")
-    inside = rows & (starts != NULL) & intervals.contains(intervals.merged(span.starts, span.ends), starts)
+    steps = intervals.merged(span.starts, span.ends)
+    reaches = intervals.covered(steps, starts, np.maximum(starts, data.table.ends_ns())) > 0
+    # Also those that began before a step and reach into it: their time there is part of what is claimed.
+    inside = rows & (starts != NULL) & (intervals.contains(steps, starts) | reaches)
     claim = Claim(rank=trace.meta.rank, where=alone, gain_ns=exposed, whole_ns=span.step_ns)
     yield _copy_finding(trace, data, inside, claim, share)
     yield Judged(code="D-02", verdict="found")

@@ -19,7 +19,7 @@ from ascend_perf.analyzers._steps import tells_steps
 from ascend_perf.analyzers._thresholds import overridden
 from ascend_perf.errors import InputError
 from ascend_perf.model.finding import Outcome
-from ascend_perf.model.table import NULL, Bools, Table
+from ascend_perf.model.table import NULL, Bools, Kind, Table
 from ascend_perf.model.tables import (
     BESIDE,
     COMM_OPS,
@@ -34,6 +34,7 @@ from ascend_perf.model.tables import (
     TRAINING_SERIES,
 )
 from ascend_perf.model.trace import Group, Source, Trace
+from ascend_perf.parsers._numbers import sizes
 from ascend_perf.parsers._parallel import Lost, share_out, size_of, workers_for
 from ascend_perf.parsers._source import Unit
 from ascend_perf.parsers._with_series import joined as with_series
@@ -95,12 +96,33 @@ def traces_of(unit: Unit, outcome: list[Trace] | InputError, label: str) -> list
             hint="the profile was not recorded, or not exported to its end",
         )
     return [
-        Trace(
-            {name: table.compact() for name, table in trace.tables.items()},
-            trace.meta if trace.meta.label else replace(trace.meta, label=label),
+        _with_known_sizes(
+            Trace(
+                {name: table.compact() for name, table in trace.tables.items()},
+                trace.meta if trace.meta.label else replace(trace.meta, label=label),
+            )
         )
         for trace in outcome
     ]
+
+
+def _with_known_sizes(trace: Trace) -> Trace:
+    """The trace with `NULL` for sizes that are damage, whatever reader took them: sums of them would leave int64."""
+    count, tables = 0, {}
+    for name, table in trace.tables.items():
+        changed = {}
+        for column in table.spec.columns:
+            if column.name.endswith("_bytes") and column.kind is Kind.INT and table.has(column.name):
+                values = table.ints(column.name)
+                known = sizes(values)
+                if lost := int(((known == NULL) & (values != NULL)).sum()):
+                    changed[column.name], count = known, count + lost
+        if changed:
+            tables[name] = table.with_columns(changed)
+    if not tables:
+        return trace
+    warnings = (*trace.meta.warnings, f"{count} sizes below zero or over an exbibyte are unknown")
+    return Trace({**trace.tables, **tables}, replace(trace.meta, warnings=warnings))
 
 
 def skipped(unit: Unit, label: str, error: InputError) -> Source:

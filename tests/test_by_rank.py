@@ -11,7 +11,8 @@ import pytest
 
 from ascend_perf import by_rank, pipeline
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.model.tables import COMM_OPS, HOST_OPS, KERNELS, OVERLAP, spec_named
+from ascend_perf.model.table import NULL
+from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_OPS, KERNELS, OVERLAP, spec_named
 from ascend_perf.model.trace import Group, Meta, Trace
 from ascend_perf.parsers import _parallel, discover
 from ascend_perf.parsers._source import Unit
@@ -134,6 +135,19 @@ def three_ranks(folder: Path) -> Path:
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 3}}))
     return folder
+
+
+def test_sizes_that_are_damage_are_unknown_whatever_reader_took_them(make_trace: MakeTrace) -> None:
+    rows = [{"start_ns": n, "dur_ns": 1, "kind": "H2D", "size_bytes": s} for n, s in enumerate((-1, 0, 1 << 60, (1 << 60) + 1))]
+    trace = make_trace(meta=Meta(rank=0, label="x"), copies=rows, kernels=[{"start_ns": 0, "dur_ns": 1}])
+    unit = Unit(parser="kineto", label="x", files=(Path("x"),))
+
+    made = by_rank.traces_of(unit, [trace], "x")
+
+    assert not isinstance(made, InputError)
+    assert made[0][COPIES].ints("size_bytes").tolist() == [NULL, 0, 1 << 60, NULL]
+    assert made[0].meta.warnings == ("2 sizes below zero or over an exbibyte are unknown",)
+    assert len(made[0][KERNELS]) == 1
 
 
 def test_a_rank_whose_process_is_killed_is_listed_and_the_others_stand(

@@ -90,6 +90,22 @@ def test_exposed_copies_from_the_host_are_found_per_step(make_trace: Make) -> No
     assert values["from pageable memory"] == 3
 
 
+def test_a_copy_that_begins_before_the_step_counts_with_its_part_inside(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=NPU, steps=STEP, kernels=[{"start_ns": 500, "dur_ns": 500, "name": "a"}],
+        copies=[
+            {"start_ns": -100, "dur_ns": 300, "kind": "H2D", "size_bytes": 1 << 20},
+            {"start_ns": -900, "dur_ns": 400, "kind": "H2D", "size_bytes": 1 << 20},
+        ],
+    )  # fmt: skip
+
+    outcome = dma.run_on_trace(trace)
+
+    (finding,) = outcome.findings
+    assert (finding.code, finding.share_ratio) == ("D-02", 0.2)
+    assert [item.value for item in finding.evidence][:3] == [200.0, 1.0, 300]
+
+
 def test_hidden_copies_are_clean(make_trace: Make) -> None:
     trace = make_trace(
         meta=NPU,
