@@ -138,8 +138,9 @@ def three_ranks(folder: Path) -> Path:
 
 
 def test_sizes_that_are_damage_are_unknown_whatever_reader_took_them(make_trace: MakeTrace) -> None:
-    rows = [{"start_ns": n, "dur_ns": 1, "kind": "H2D", "size_bytes": s} for n, s in enumerate((-1, 0, 1 << 60, (1 << 60) + 1))]
-    trace = make_trace(meta=Meta(rank=0, label="x"), copies=rows, kernels=[{"start_ns": 0, "dur_ns": 1}])
+    sizes = (-1, 0, 1 << 60, (1 << 60) + 1)
+    rows = [{"start_ns": n, "dur_ns": 1, "kind": "H2D", "size_bytes": size} for n, size in enumerate(sizes)]
+    trace = make_trace(meta=Meta(rank=0, label="x"), copies=rows, kernels=[{"start_ns": 0, "dur_ns": 1, "name": "a"}])
     unit = Unit(parser="kineto", label="x", files=(Path("x"),))
 
     made = by_rank.traces_of(unit, [trace], "x")
