@@ -61,14 +61,12 @@ def finding_windows(request: Request, place: int) -> Iterator[tuple[int, Windows
     """
     rank = request.run.traces[place].meta.rank
     known = {trace.meta.rank for trace in request.run.traces}
+    same: dict[tuple[str, str], list[tuple[int | None, Finding]]] = {}
+    for outcome in request.outcomes:
+        for found in outcome.findings if outcome.scope == "rank" else ():
+            same.setdefault((found.code, found.subject), []).append((outcome.trace_index, found))
     for number, finding in enumerate(request.findings):
-        same = [
-            (outcome, found)
-            for outcome in request.outcomes
-            for found in outcome.findings
-            if (found.code, found.subject) == (finding.code, finding.subject)
-        ]
-        of_ranks = [(outcome.trace_index, found) for outcome, found in same if outcome.scope == "rank"]
+        of_ranks = same.get((finding.code, finding.subject))
         if of_ranks:
             mine = [found for index, found in of_ranks if index == place]
         else:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ascend_perf.analyzers._collectives import job_collectives
 from ascend_perf.analyzers._stages import job_of
 from ascend_perf.model.run import Run
+
+MAX_SHIFT_NS: Final = 1 << 61
+"""A larger shift would take times out of 64 bits: the trace is damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ def clocks_of(run: Run) -> tuple[Clock, ...]:
     for view in job.ranks:
         offset = by_rank.get(view.rank)
         place = next(place for place, trace in enumerate(run.traces) if trace is view.trace)
-        if offset is not None and offset.offset_ns is not None:
+        if offset is not None and offset.offset_ns is not None and abs(offset.offset_ns) < MAX_SHIFT_NS:
             alone[place] = Clock(
                 rank=view.rank, reference=offset.reference, shift_ns=offset.offset_ns, aligned=True,
                 uncertainty_ns=offset.uncertainty_ns, matched_collectives=offset.matched, drift_ppm=offset.drift_ppm,

@@ -257,7 +257,8 @@ def draw_host(plan: Plan, trace: Trace) -> None:
     plan.add(calls, "python_function", calls.text("name"), calls.ints("thread"), thread, skip=said)
     plan.add(events, "user_annotation", events.text("name"), events.ints("thread"), thread, rows=others, skip=said)
     plan.add(ops, "cpu_op", ops.text("name"), ops.ints("thread"), thread, skip=said)
-    plan.add(runtime, "cuda_runtime", runtime.text("api"), runtime.ints("thread"), thread, skip=said)
+    category = "cann" if trace.meta.device.kind == "npu" else "cuda_runtime"
+    plan.add(runtime, category, runtime.text("api"), runtime.ints("thread"), thread, skip=said)
 
 
 def draw_device(plan: Plan, trace: Trace) -> None:
@@ -272,7 +273,8 @@ def draw_device(plan: Plan, trace: Trace) -> None:
 
     kernels, copies = trace[KERNELS], trace[COPIES]
     plan.add(kernels, "kernel", kernels.text("name"), kernels.ints("stream"), stream, skip=("name",))
-    plan.add(copies, "gpu_memcpy", first_known(copies, "kind", "name"), copies.ints("stream"), copies_on)
+    category = "copy" if trace.meta.device.kind == "npu" else "gpu_memcpy"
+    plan.add(copies, category, first_known(copies, "kind", "name"), copies.ints("stream"), copies_on)
 
 
 def draw_communication(plan: Plan, trace: Trace) -> None:

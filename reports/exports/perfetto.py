@@ -46,6 +46,8 @@ BLOCK_ROWS: Final = 32_768
 """Events that are put together at a time, fewer where their texts are long."""
 BLOCK_BYTES: Final = 32 << 20
 """Text of a block at most, as far as a row's longest texts tell."""
+MAX_SPAN_NS: Final = 100 * 365 * 86_400 * 10**9
+"""No file spans more: the times of a damaged trace would not fit into 64 bits."""
 GZIP_LEVEL: Final = 3
 """Status: measured; higher levels cost twice the time for a tenth of the size."""
 
@@ -76,17 +78,18 @@ class _Rank:
     def __len__(self) -> int:
         return sum(map(len, self.plan.layers)) + sum(map(len, self.counters))
 
-    def first_ns(self) -> int | None:
-        """The earliest time of all, on the common clock."""
-        firsts = [int(layer.starts.min()) for layer in self.plan.layers if len(layer)]
-        firsts += [int(counters.times.min()) for counters in self.counters]
-        return min(firsts, default=None)
+    def span_ns(self) -> tuple[int, int] | None:
+        """The earliest and the latest time of all, on the common clock."""
+        spans = [(int(layer.starts.min()), int(layer.ends.max())) for layer in self.plan.layers if len(layer)]
+        spans += [(int(counters.times.min()), int(counters.times.max())) for counters in self.counters]
+        return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
     def name(self) -> str:
-        """How the process is called."""
+        """How the process is called; whoever looks at it must see that it was not measured."""
         rank, label = self.trace.meta.rank, safe(self.trace.meta.label, 200)
         words = Words(f"trace {label}", f"Trace {label}") if rank is None else Words(f"rank {rank}", f"Rank {rank}")
-        return self.plan.said(words)
+        origin = Words(" (simulated)", "（仿真）") if self.trace.meta.data_origin == "simulated" else None
+        return self.plan.said(words) + (self.plan.said(origin) if origin else "")
 
 
 class _Writer:
@@ -108,6 +111,8 @@ class _Writer:
         """All events of one process: names, slices by track and time, slices on no track, counters, arrows."""
         self.meta(rank.pid, 0, "process_name", {"name": rank.name()})
         self.meta(rank.pid, 0, "process_sort_index", {"sort_index": rank.place})
+        if rank.trace.meta.device.name:
+            self.meta(rank.pid, 0, "process_labels", {"labels": safe(rank.trace.meta.device.name, 200)})
         for lane, name in enumerate(rank.plan.lane_names):
             self.meta(rank.pid, lane + 1, "thread_name", {"name": name})
             self.meta(rank.pid, lane + 1, "thread_sort_index", {"sort_index": lane})
@@ -269,12 +274,15 @@ def _write(request: Request, target: BinaryIO) -> tuple[str, ...]:
     ranks = [
         _Rank(request, place, pid, clock) for place, (pid, clock) in enumerate(zip(_pids(traces), clocks, strict=True))
     ]
-    firsts = [first for rank in ranks if (first := rank.first_ns()) is not None]
-    if not firsts:
-        label = traces[0].meta.label if traces else request.run.label
-        raise InputError(f"{safe(label) or 'the profile'}: nothing in it has a time, so nothing can be drawn")
-    writer = _Writer(target, min(firsts))
-    target.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{min(firsts)},"traceEvents":['.encode())
+    spans = [span for rank in ranks if (span := rank.span_ns()) is not None]
+    label = safe(traces[0].meta.label if traces else request.run.label) or "the profile"
+    if not spans:
+        raise InputError(f"{label}: nothing in it has a time, so nothing can be drawn")
+    origin_ns, last_ns = min(first for first, _ in spans), max(last for _, last in spans)
+    if last_ns - origin_ns > MAX_SPAN_NS:
+        raise InputError(f"{label}: its times lie more than 100 years apart", hint="export one rank, with --rank")
+    writer = _Writer(target, origin_ns)
+    target.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{origin_ns},"traceEvents":['.encode())
     for rank in ranks:
         if len(rank):
             writer.rank(rank)

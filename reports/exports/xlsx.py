@@ -187,7 +187,8 @@ def _results(payload: Payload, title: str, names: tuple[str, ...]) -> Sheet:
     for _, table in found:
         for column in table.columns:
             columns.setdefault(column.name, (said(column.title, lang), column.unit))
-    is_ranked = "rank" in columns
+    # The rank stands before rows that are about one.
+    is_ranked = "rank" in columns or all(rank is None for rank, _ in found)
     rows: list[Sequence[Cell]] = []
     for rank, table in found:
         cells = {column.name: table.data[place] for place, column in enumerate(table.columns)}

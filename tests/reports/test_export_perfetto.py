@@ -22,7 +22,7 @@ from ascend_perf.model.finding import Evidence, Finding, Outcome, Remedy, Severi
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import NULL
 from ascend_perf.model.tables import ALL
-from ascend_perf.model.trace import Meta, Trace
+from ascend_perf.model.trace import Device, Meta, Trace
 from ascend_perf.reports.exports._exporter import Request
 from ascend_perf.reports.exports._nesting import MAX_LANES, by_start, lanes
 from ascend_perf.reports.exports._pieces import content, filled, microseconds
@@ -210,6 +210,17 @@ def test_groups_planes_copies_and_services_have_their_tracks() -> None:
         ("KV cache", {"free_blocks": 7, "usage_ratio": Decimal("0.5")}),
         ("queued requests", {"waiting": 1, "running": 2}),
     ]  # fmt: skip
+
+
+def test_calls_of_cann_are_not_called_those_of_cuda() -> None:
+    trace = trace_of(
+        runtime_calls=[{"api": "aclrtLaunch", "start_ns": 0, "dur_ns": 1, "thread": 1}],
+        copies=[{"kind": "H2D", "start_ns": 0, "dur_ns": 1}],
+    )
+    npu = trace.replace(meta=Meta(rank=0, device=Device(kind="npu")))
+
+    assert [e["cat"] for e in events_of(npu) if e["ph"] == "X"] == ["cann", "copy"]
+    assert [e["cat"] for e in events_of(trace) if e["ph"] == "X"] == ["cuda_runtime", "gpu_memcpy"]
 
 
 def test_calls_of_python_are_drawn_once() -> None:
@@ -407,6 +418,34 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert events_of(trace) == whole
 
 
+EDGES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 50), st.sampled_from([NULL, 2**62, -(2**62), 0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(items=st.lists(st.tuples(EDGES, EDGES), min_size=1, max_size=6), samples=st.lists(EDGES, max_size=3))
+def test_any_times_are_drawn_exactly_or_counted(items: list[tuple[int, int]], samples: list[int]) -> None:
+    kernels: list[dict[str, object]] = [{"name": "k", "start_ns": start, "dur_ns": dur} for start, dur in items]
+    counted: list[dict[str, object]] = [{"time_ns": time, "waiting": 1} for time in samples]
+    far = 2**62
+    good = [(s, d) for s, d in items if NULL not in (s, d) and d >= 0 and abs(s) < far and d < far and s + d < far]
+    timed = [time for time in samples if time != NULL and abs(time) < far]
+    times = [time for start, dur in good for time in (start, start + dur)] + timed
+    request = Request(run=Run(traces=(trace_of(kernels=kernels, queue_states=counted),)))
+
+    if not times or max(times) - min(times) > 100 * 365 * 86_400 * 10**9:
+        with pytest.raises(InputError):
+            document(request)
+        return
+    made = document(request)
+    base = made["baseTimeNanoseconds"]
+    drawn = [(ns(e["ts"]) + base, ns(e["dur"])) for e in made["traceEvents"] if e["ph"] == "X"]
+    assert sorted(drawn) == sorted(good)
+    assert sorted(ns(e["ts"]) + base for e in made["traceEvents"] if e["ph"] == "C") == sorted(timed)
+    lost = made["otherData"]["rows_without_time"][0]
+    assert lost.get("kernels", 0) == len(items) - len(good)
+    assert lost.get("queue_states", 0) == len(samples) - len(timed)
+
+
 # ---- hostile texts ----
 
 
@@ -441,6 +480,57 @@ def test_any_text_is_carried_in_json(name: str, more: str) -> None:
         assert event["name"] == name
     if more.isprintable():
         assert event["args"]["op_type"] == more
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Path:
+    """Two Kineto files with one kernel each."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for rank in (0, 1):
+        kernel = {"ph": "X", "cat": "kernel", "name": f"gemm{rank}", "pid": 0, "tid": 1, "ts": 5, "dur": 30,
+                  "args": {"device": 0, "stream": 1, "correlation": 9}}  # fmt: skip
+        document = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [kernel]}
+        (folder / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_the_command_writes_all_ranks_or_the_chosen_ones(command: Command, two_ranks: Path, tmp_path: Path) -> None:
+    def exported(name: str, *more: object) -> list[str]:
+        said = command("export", two_ranks, "--format", "perfetto", "-o", tmp_path / name, *more)
+        assert said.code == 0, said.err
+        content = (tmp_path / name).read_bytes()
+        text = gzip.decompress(content) if name.endswith(".gz") else content
+        return [e["name"] for e in json.loads(text)["traceEvents"] if e.get("cat") == "kernel"]
+
+    assert exported("all.json") == ["gemm0", "gemm1"]
+    assert exported("all.json.gz", "--rank", 0, "--rank", 1) == ["gemm0", "gemm1"]
+    assert exported("one.json", "--rank", 1) == ["gemm1"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["all.json", "all.json.gz", "job", "one.json"]
+
+
+def test_the_same_profile_makes_the_same_compressed_file() -> None:
+    made = []
+    for _ in range(2):
+        target = io.BytesIO()
+        write_perfetto(Request(run=Run(traces=(small(),)), name="other.json.gz"), target)
+        made.append(target.getvalue())
+
+    assert made[0] == made[1]
+    assert json.loads(gzip.decompress(made[0]))["baseTimeNanoseconds"] == BASE
+
+
+def test_simulated_events_are_called_so() -> None:
+    trace = small().replace(meta=Meta(rank=2, data_origin="simulated", device=Device(name="Ascend <910B>")))
+
+    made = document(Request(run=Run(traces=(trace,))))
+    said = {e["name"]: e["args"] for e in made["traceEvents"] if e["name"].startswith("process_")}
+    assert said["process_name"] == {"name": "rank 2 (simulated)"}
+    assert said["process_labels"] == {"labels": "Ascend <910B>"}
+    assert made["otherData"]["data_origin"] == "simulated"
 
 
 # ---- real profiles ----

@@ -256,6 +256,28 @@ def test_a_folder_of_ours_is_replaced_only_by_force_and_another_never(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "mine", "out"]
 
 
+def test_a_failure_leaves_the_earlier_folder_and_nothing_else(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = tmp_path / "a.json"
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 1, "ts": 5, "dur": 30, "args": {"stream": 1}}
+    profile.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [kernel]}))
+    target = tmp_path / "out"
+    assert command("export", profile, "--format", "csv", "-o", target).code == 0
+    before = {p: p.read_bytes() for p in target.rglob("*") if p.is_file()}
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ascend_perf.reports.exports.csv.content", full)
+    failed = command("export", profile, "--format", "csv", "-o", target, "--force")
+
+    assert failed.code == 2
+    assert "No space left on device" in failed.err
+    assert {p: p.read_bytes() for p in target.rglob("*") if p.is_file()} == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "out"]
+
+
 # ---- real profiles ----
 
 

@@ -6,6 +6,7 @@ import builtins
 import io
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -110,7 +111,10 @@ def test_result_tables_have_the_rank_and_numbers_with_their_units() -> None:
     operators = table("op-types", columns, ("MatMul", 3, 2_500, 0.5), ("Add", 1, None, float("nan")))
     rates = table("comm-ops", [("op", "none"), ("size_bytes", "bytes"), ("rate", "bytes_per_s"), ("at", "none")],
                   ("allReduce", 1024, 2.5e9, EXACT_INT + 1))  # fmt: skip
-    book = workbook(request("en", (), operators, rates))
+    made = request("en", (), operators, rates)
+    of_job = table("collectives", [("op", "none"), ("count", "count")], ("allReduce", 2))
+    outcomes = (*made.outcomes, Outcome(analyzer="j", status="done", scope="job", tables=(of_job,)))
+    book = workbook(replace(made, outcomes=outcomes))
 
     assert cells(book["Operators"]) == [
         ["Rank", "op_type", "count", "total_ns", "share_ratio"], [4, "MatMul", 3, 2.5, 0.5], [4, "Add", 1, None, None],
@@ -119,6 +123,7 @@ def test_result_tables_have_the_rank_and_numbers_with_their_units() -> None:
     assert shown == ["General", "General", "#,##0.###", '#,##0.000 "us"', "0.0%"]
     assert cells(book["Communication"])[1] == [4, "allReduce", 1024, 2.5, str(EXACT_INT + 1)]
     assert book["Operators"].auto_filter.ref == "A1:E3"
+    assert cells(book["Collectives"]) == [["op", "count"], ["allReduce", 2]]  # of the job: no rank before it
     assert cells(book["Step breakdown"])[1][:3] == [4, 7, 12.5]
     assert cells(book["Step breakdown"])[1][6] is None
 
