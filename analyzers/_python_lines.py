@@ -163,7 +163,7 @@ def _stacks(ops: Table, inner: Ints, up: Ints) -> Text:
 def _outermost(ops: Table, inner: Ints, up: Ints) -> Ints:
     """Climb while the operator around belongs to the same library (`aten`)."""
     library = ops.text("name").relabel(lambda name: name.partition("::")[0] if "::" in name else None).codes
-    row = inner.copy()
+    row: Ints = inner.copy()
     for _ in range(MAX_CHAIN):
         above = np.where(row >= 0, up[np.clip(row, 0, None)], -1)
         same = (above >= 0) & (row >= 0)
@@ -171,8 +171,8 @@ def _outermost(ops: Table, inner: Ints, up: Ints) -> Ints:
             same[same] = (library[above[same]] == library[row[same]]) & (library[row[same]] >= 0)
         if not same.any():
             break
-        row = np.where(same, above, row)
-    return row.astype(np.int64)
+        row[same] = above[same]
+    return row
 
 
 def _forward(ops: Table, inner: Ints, up: Ints) -> Ints:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from ascend_perf.analyzers._memory_trend import steps_table, trend_of, unused_of
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import membership, step_windows
 from ascend_perf.analyzers._tables import Col, result_table
@@ -66,6 +67,8 @@ def memory(trace: Trace) -> Result:
     own = framework(parts)
     verdicts = (_fragmentation(trace, own), _growth(trace, own), _library(trace))
     tables = [_peaks(parts), _timeline(parts)]
+    if (by_step := _by_step(trace, own)) is not None:
+        tables.append(by_step)
     if (modules := _modules(trace)) is not None:
         tables.append(modules)
     if (blocks := _largest_blocks(trace)) is not None:
@@ -174,7 +177,9 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
         )
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     steps = np.diff([floor for floor, _ in floors])
-    slope = float(np.median(steps))
+    trend = trend_of(np.array([floor for floor, _ in floors], float), np.arange(len(floors)))
+    assert trend is not None
+    slope = trend.slope
     if slope < MAX_GROWTH_BYTES.value or bool((steps <= 0).any()):
         return None, Judged(code=code, verdict="clean")
     evidence = [
@@ -187,10 +192,19 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
     evidence.insert(
         0,
         Evidence(
-            name=Words("growth per step, median", "每步增长（中位数）"), value=slope, unit="bytes",
-            where=f"difference of the least allocated memory of {len(floors)} successive steps",
+            name=Words("growth per step", "每步增长"), value=slope, unit="bytes",
+            where=f"median slope of the least allocated memory between all pairs of {len(floors)} steps",
         ),
     )  # fmt: skip
+    if trend.low is not None and trend.high is not None:
+        evidence.insert(
+            1,
+            Evidence(
+                name=Words("range of the growth (95 %)", "每步增长的区间（95%）"),
+                value=f"{format_quantity(trend.low, 'bytes')} - {format_quantity(trend.high, 'bytes')}",
+                where="by the ranks of the slopes (Sen)",
+            ),
+        )  # fmt: skip
     found = finding(
         code, analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=None, subject="growth", evidence=evidence,
         title=Words(
@@ -198,9 +212,19 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
             "falling back",
             f"已分配内存在 {len(floors)} 步内每步增长 {format_quantity(slope, 'bytes')}，且未回落",
         ),
-        vendor=trace.meta.device.kind, formula="median difference of the steps' least allocated memory",
+        vendor=trace.meta.device.kind, formula="median slope of the steps' least allocated memory (Theil-Sen)",
     )  # fmt: skip
     return found, Judged(code=code, verdict="found")
+
+
+def _by_step(trace: Trace, own: Component | None) -> ResultTable | None:
+    if own is None:
+        return None
+    windows = step_windows(trace)
+    floors = floors_of(trace, own, len(windows))
+    trend = trend_of(np.array([floor for floor, _ in floors], float), np.arange(len(floors)))
+    of = membership(trace, trace[MEMORY], windows)[own.rows]
+    return steps_table(own, of, [windows.step_id(i) for i in range(len(windows))], trend)
 
 
 def floors_of(trace: Trace, own: Component | None, steps: int) -> list[tuple[int, int]]:
@@ -269,6 +293,7 @@ def _library(trace: Trace) -> tuple[Finding | None, Judged]:
 def _peaks(parts: Sequence[Component]) -> ResultTable:
     reserved = [part.peak(part.reserved) for part in parts]
     allocated = [part.peak(part.allocated) for part in parts]
+    unused = [unused_of(part) for part in parts]
     return result_table(
         "memory-peaks",
         Words("Memory peaks", "内存峰值"),
@@ -283,6 +308,10 @@ def _peaks(parts: Sequence[Component]) -> ResultTable:
                 [r[0] - a[0] if r and a and r[0] >= a[0] else None for r, a in zip(reserved, allocated, strict=True)],
                 "bytes",
             ),
+            Col("unused_at_peak_bytes", "Unused when most is reserved", "已预留峰值时未使用",
+                [u and u.at_peak_bytes for u in unused], "bytes"),
+            Col("unused_ratio", "Unused, mean over time", "平均未使用比例", [u and u.mean_ratio for u in unused],
+                "ratio"),
             Col("peak_at_ns", "Peak at", "峰值时间", [p and p[1] for p in reserved]),
             Col("samples", "Samples", "采样数", [len(part.rows) for part in parts], "count"),
         ),
@@ -291,7 +320,7 @@ def _peaks(parts: Sequence[Component]) -> ResultTable:
             "the allocator is the context, libraries and communication buffers.",
             "PTA、CUDA：框架分配器。APP：驱动视角的整个进程；超出分配器的部分为上下文、库与通信缓冲区。",
         ),
-    )
+    )  # fmt: skip
 
 
 def _timeline(parts: Sequence[Component]) -> ResultTable:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ascend_perf.analyzers._memory_trend import trend_of
 from ascend_perf.analyzers.memory import TIMELINE_POINTS, Component, memory, thinned
 from ascend_perf.model.finding import Outcome
 from ascend_perf.model.trace import Device, Meta, Trace
@@ -71,7 +75,8 @@ def test_growth_needs_a_floor_that_rises_in_every_step(make_trace: MakeTrace) ->
         return memory.run_on_trace(make_trace(steps=steps, memory=rows))
 
     (found,) = [f for f in floors(100, 120, 140, 170).findings if f.code == "K-02"]
-    assert found.evidence[0].value == 20 * MIB  # median of 20, 20, 30
+    # Slopes of all pairs: 20, 20, 30 of neighbours, 40/2, 50/2 and 70/3.
+    assert found.evidence[0].value == pytest.approx((20 + 70 / 3) / 2 * MIB)
     assert verdicts(floors(100, 120, 120, 140))["K-02"] == "clean"  # it levelled off once
     assert verdicts(floors(100, 105, 110, 115))["K-02"] == "clean"  # 5 MiB per step
     assert verdicts(floors(100, 200))["K-02"] == "not_judged"
@@ -113,3 +118,74 @@ def test_peaks_of_the_alexnet_rank(traces: Path) -> None:
 
     assert metrics["memory_peak_reserved_bytes"] == 1452.0 * MIB
     assert metrics["memory_peak_allocated_bytes"] == pytest.approx(1187.9814453125 * MIB, abs=1)
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=12))
+def test_the_trend_against_all_pairs(values: list[int]) -> None:
+    slopes = sorted(
+        (values[j] - values[i]) / (j - i) for i in range(len(values)) for j in range(i + 1, len(values))
+    )  # fmt: skip
+
+    trend = trend_of(np.array(values, float), np.arange(len(values)))
+
+    assert trend is not None
+    assert trend.slope == pytest.approx(statistics.median(slopes))
+    if trend.low is not None and trend.high is not None:
+        assert trend.low <= trend.slope <= trend.high
+    else:
+        assert len(values) < 6
+
+
+def test_the_range_of_a_trend_by_sens_ranks() -> None:
+    # 10 steps, 45 slopes: 1.96 * sqrt(10 * 9 * 25 / 18) = 21.91; M1 = (45 - 21.91) / 2 = 11.5, M2 = 33.5.
+    values = np.array([0, 12, 19, 32, 38, 51, 63, 68, 82, 90], float)
+    slopes = sorted((values[j] - values[i]) / (j - i) for i in range(10) for j in range(i + 1, 10))
+
+    trend = trend_of(values, np.arange(10))
+
+    assert trend is not None
+    assert (trend.low, trend.high) == (slopes[10], slopes[34])  # the 11th and the 35th
+
+
+def test_one_step_that_is_off_does_not_move_the_trend() -> None:
+    values = np.arange(20) * 5.0
+    values[7] += 1000
+
+    trend = trend_of(values, np.arange(20))
+
+    assert trend is not None and trend.slope == 5.0
+
+
+def test_a_long_run_is_thinned_before_its_pairs_are_compared() -> None:
+    trend = trend_of(np.arange(100_000) * 3.0, np.arange(100_000))
+
+    assert trend is not None and trend.slope == 3.0
+
+
+def test_what_is_unused_over_time_and_at_the_peak(make_trace: MakeTrace) -> None:
+    # 100 of 200 for 10 ns, 300 of 400 for 30 ns, then 100 and 120 of 500.
+    rows = [sample(0, 100, 200), sample(10, 300, 400), sample(40, 100, 500), sample(40, 120, 500)]
+
+    table = next(t for t in memory.run_on_trace(make_trace(memory=rows)).tables if t.name == "memory-peaks")
+
+    assert table.column("unused_ratio") == (pytest.approx((0.5 * 10 + 0.25 * 30) / 40),)
+    assert table.column("unused_at_peak_bytes") == (380 * MIB,)
+
+
+def test_memory_of_each_step_and_its_trend(make_trace: MakeTrace) -> None:
+    steps = [{"step_id": 10 + n, "start_ns": n * 100, "dur_ns": 100} for n in range(3)]
+    rows = [
+        sample(n * 100 + at, value, reserved) for n, base in enumerate((100, 130, 140))
+        for at, value, reserved in ((10, base, 500), (50, base + 60, 600 + n))
+    ]  # fmt: skip
+
+    outcome = memory.run_on_trace(make_trace(steps=steps, memory=rows))
+
+    table = next(t for t in outcome.tables if t.name == "memory-steps")
+
+    assert table.column("step_id") == (10, 11, 12)
+    assert table.column("least_allocated_bytes") == (100 * MIB, 130 * MIB, 140 * MIB)
+    assert table.column("most_allocated_bytes") == (160 * MIB, 190 * MIB, 200 * MIB)
+    assert table.column("most_reserved_bytes") == (600 * MIB, 601 * MIB, 602 * MIB)
+    assert table.column("grown_bytes") == (None, 30 * MIB, 10 * MIB)
+    assert table.note is not None and "20 MiB per step" in table.note.en  # of 30, 10 and 40 / 2
