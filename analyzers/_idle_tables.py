@@ -9,6 +9,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._idle import Cause, Idle, is_compile, is_memory, is_sync
 from ascend_perf.analyzers._launches import Launches, quantiles
+from ascend_perf.analyzers._python_lines import around
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import ResultTable, Words
@@ -87,6 +88,33 @@ def host_activity(idle: Idle, gap: int) -> str | None:
     # The innermost of those that fill most of the gap says most.
     fills = picked[overlap >= 0.8 * overlap.max()]
     return table.text(column)[int(fills[np.argmin(ends[fills] - starts[fills])])]
+
+
+def gc_table(trace: Trace, idle: Idle | None) -> ResultTable | None:
+    """Garbage collections, the longest first; None where none was recorded."""
+    events = trace[HOST_EVENTS]
+    rows = np.flatnonzero(
+        events.text("kind").equals("gc") & (events.ints("start_ns") != NULL) & (events.ints("dur_ns") != NULL)
+    )
+    if not len(rows):
+        return None
+    rows = rows[np.argsort(-events.ints("dur_ns")[rows], kind="stable")[:TOP_GAPS]]
+    chosen = events.select(rows)
+    starts, ends = chosen.ints("start_ns"), chosen.ends_ns()
+    lost = np.full(len(rows), NULL, np.int64) if idle is None else intervals.covered(idle.gaps, starts, ends)
+    found = around(trace, chosen.ints("thread"), starts)
+    return result_table(
+        "gc",
+        Words("Garbage collections", "垃圾回收（GC）"),
+        (
+            Col("start_ns", "Start", "开始时间", starts),
+            Col("dur_ns", "Length", "时长", chosen.ints("dur_ns"), "ns"),
+            Col("idle_ns", "While the device idled", "设备空闲期间", lost, "ns"),
+            Col("name", "Event", "事件", chosen.text("name")),
+            Col("line", "Python", "Python 代码行", found.line),
+            Col("module", "Module", "模块", found.module),
+        ),
+    )
 
 
 def launch_table(launches: Launches) -> ResultTable:

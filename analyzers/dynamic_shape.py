@@ -188,8 +188,14 @@ def _table(found: Shapes) -> ResultTable:
     fresh = _first_step(pairs, found.step) == found.step
     fresh &= found.step > found.step.min()
     new = np.bincount(found.kind.codes, found.weight * fresh, size)
+    added = np.bincount(found.kind.codes[one], fresh[one], size).astype(np.int64)
     top = np.argsort(-new, kind="stable")[:MAX_ROWS]
     top = top[new[top] > 0]
+    # The row of each operator whose new shape takes most: to go and look at.
+    rows = np.flatnonzero(fresh)
+    rows = rows[np.argsort(found.weight[rows], kind="stable")]
+    newest = np.full(size, -1, np.int64)
+    newest[found.kind.codes[rows]] = rows
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = new / weight
     return result_table(
@@ -198,6 +204,8 @@ def _table(found: Shapes) -> ResultTable:
         [
             Col("op_type", "Operator", "算子", [found.kind.values[code] for code in top.tolist()]),
             Col("distinct_shapes", "Distinct shapes", "不同 Shape 数", distinct[top], "count"),
+            Col("new_shapes", "New after the first step", "首步之后新增", added[top], "count"),
             Col("new_ratio", "Work in new shapes", "新 Shape 占比", ratio[top], "ratio"),
+            Col("example", "A new shape", "新 Shape 示例", found.shapes.take(newest[top])),
         ],
     )

@@ -31,7 +31,7 @@ from ascend_perf.analyzers._idle import (
     is_sync,
     sync_owners,
 )
-from ascend_perf.analyzers._idle_tables import api_table, gap_tables, host_activity, launch_table
+from ascend_perf.analyzers._idle_tables import api_table, gap_tables, gc_table, host_activity, launch_table
 from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
@@ -108,6 +108,8 @@ def host_dispatch(trace: Trace) -> Result:
         tables.append(launch_table(launches))
     if (apis := api_table(trace, idle)) is not None:
         tables.append(apis)
+    if (collections := gc_table(trace, idle)) is not None:
+        tables.append(collections)
     return Result(
         findings=tuple(finding for finding, _ in verdicts if finding is not None),
         metrics=_metrics(trace, idle, launches),

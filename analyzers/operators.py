@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.analyzers import _operator_findings as rows_of
+from ascend_perf.analyzers._ai_cpu import ai_cpu_table
 from ascend_perf.analyzers._kernels import Groups, KernelTime, group_kernels
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Finding, Judged, Metric, Result, ResultTable, Words
@@ -51,6 +52,7 @@ def operators(trace: Trace) -> Result:
             _op_types(time, classes),
             _core_types(time),
             *_shapes(time),
+            *([] if (on_ai_cpu := ai_cpu_table(time)) is None else [on_ai_cpu]),
         ),
         judged=tuple(judged),
     )

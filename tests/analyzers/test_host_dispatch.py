@@ -490,3 +490,24 @@ def test_gaps_between_collectives_are_no_idle_time_where_the_kernels_are_not_the
 
     assert idle_of(trace) is None
     assert verdict(host_dispatch.run_on_trace(trace), "H-01").verdict == "not_judged"
+
+
+def test_collections_are_listed_with_their_line(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        steps=[{"step_id": 0, "start_ns": 0, "dur_ns": 10_000_000}],
+        kernels=[{"start_ns": 0, "dur_ns": 1_000_000, "name": "k"}, {"start_ns": 9_000_000, "dur_ns": 9, "name": "k"}],
+        host_events=[
+            {"start_ns": 500_000, "dur_ns": 2_000_000, "name": "GC", "kind": "gc", "thread": 3},
+            {"start_ns": 5_000_000, "dur_ns": 3_000_000, "name": "GC", "kind": "gc", "thread": 3},
+        ],
+        python_calls=[{"start_ns": 4_000_000, "dur_ns": 5_000_000, "name": "a/train.py(8): loop", "thread": 3}],
+    )
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    table = next(table for table in outcome.tables if table.name == "gc")
+    assert table.column("dur_ns") == (3_000_000, 2_000_000)
+    assert table.column("idle_ns") == (3_000_000, 1_500_000)
+    assert table.column("line") == ("train.py(8): loop", None)
+    found = next(f for f in outcome.findings if f.code == "H-07")
+    assert "train.py(8): loop" in [e.value for e in found.evidence]
