@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -33,12 +33,14 @@ Status: assumed."""
 
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 """White space and the byte-order mark."""
-_POSITION: Final = re.compile(r"\(byte \d+\)")
+_POSITION: Final = re.compile(r"\(byte (\d+)\)")
 _TRAILING: Final = "trailing characters"
 """Words of msgspec's messages."""
 _BORDER: Final = re.compile(rb'\}\s*,\s*\{\s*"')
 _GLUED: Final = re.compile(rb"\]\s*,?\s*\[")
 _ARRAY_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NEXT: Final = re.compile(_ARRAY_KEY.pattern + rb'|\}\s*\]\s*,?\s*\[(?=\s*\{\s*")')
+"""Where the events of another trace begin: those of an object, or an array right behind another one."""
 _STRING_OR_BRACKET: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _NO_NUMBER: Final = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
 _STRING_OR_NO_NUMBER: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|nan|Infinity|inf)\b', re.DOTALL)
@@ -134,6 +136,8 @@ class _Stream:
     def __init__(self, file: EventFile) -> None:
         self.file = file
         self.saw_array = False
+        self._glued = False
+        """Whether another trace came behind the first one."""
         self._failure: str | None = None
         """What was wrong when the last stretch did not decode, with its place; None when it only was cut."""
 
@@ -169,6 +173,8 @@ class _Stream:
             events, buffer = self._take(buffer)
             if events:
                 yield events
+            if not events and _TRAILING in (self._failure or ""):
+                buffer = yield from self._ended(buffer)
             if not events and len(buffer) > max(SALVAGE_BYTES, 2 * self.file.block_bytes):
                 events, buffer = self._salvage_start(buffer)
                 yield events
@@ -178,9 +184,8 @@ class _Stream:
                     hint="the file is damaged, or is not a trace",
                 )
         if in_array:
-            for events in self._rest(buffer):
-                if events:
-                    yield events
+            buffer = yield from self._ended(buffer.strip())
+            yield from filter(None, self._rest(buffer))
 
     def _array_start(self, buffer: bytes) -> int | None:
         """Position after the `[` that opens the events, None when it has not come yet."""
@@ -195,7 +200,7 @@ class _Stream:
     def _take(self, buffer: bytes) -> tuple[list[Event], bytes]:
         """Events up to the last usable border of the buffer, and what remains."""
         end = len(buffer)
-        failure: str | None = None
+        failure = self._failure = None
         for _ in range(64):
             cut = self._last_border(buffer, end)
             if cut is None:
@@ -238,8 +243,13 @@ class _Stream:
             self._failure = str(error)
             events = self._decode_loose(b"[" + body + b"]")
         except msgspec.DecodeError as error:
-            self._failure = str(error) if _POSITION.search(str(error)) else None
-            if _NO_NUMBER.search(body) and (plain := without_nan(body)) != body:
+            place = _POSITION.search(str(error))
+            self._failure = str(error) if place else None
+            if place:
+                # Only the place counts: to look through all of a long stretch each time would take the square of it.
+                at = int(place[1])
+                if not _NO_NUMBER.search(body, max(0, at - 8), at + 16) or (plain := without_nan(body)) == body:
+                    return None
                 if (readable := self._decode(plain)) is not None:
                     self._note("values that are no numbers (written by a division by zero) were read as unknown")
                 return readable
@@ -303,52 +313,74 @@ class _Stream:
         self._note("several arrays were glued together; all were read")
         return events
 
-    def _rest(self, buffer: bytes) -> Iterator[list[Event]]:
-        """The last events: up to the closing `]`, or what can be saved of a damaged end."""
-        events, text = self._take(buffer.strip())
-        yield events
-        # The usual end: events, `]`, then (object form) more members and `}`. The closing bracket is the first `]`
-        # that leaves a decodable list before it; brackets inside args come earlier and do not.
+    def _ended(self, buffer: bytes) -> Generator[list[Event], None, bytes]:
+        """The events of traces that another one follows; returns the events of the last one, as far as they are there.
+
+        Each trace is cut out before it is looked at, so that thousands of them take no longer than one as long.
+        """
+        at = 0
+        for following in _NEXT.finditer(buffer):
+            if following[0][:1] == b'"':
+                yield from filter(None, self._rest(buffer[at : following.start()], is_last=False))
+                self._note("several traces were glued together; the events of all were read")
+            else:
+                events = self._decode(buffer[at : following.start() + 1])
+                if events is None:
+                    continue  # a list of lists in the args of an event
+                yield events
+                self._note("several arrays were glued together; all were read")
+            self._glued = True
+            at = following.end()
+        return buffer[at:]
+
+    def _rest(self, buffer: bytes, *, is_last: bool = True) -> Iterator[list[Event]]:
+        """The last events: up to the closing `]`, or what can be saved of a damaged end; and those of further arrays.
+
+        Args:
+            buffer: what remains of the text of a trace.
+            is_last: whether no other trace follows; else the text ends with the head of the next one.
+        """
+        left: bytes | None = buffer
+        while left is not None:
+            events, text = self._take(left.strip())
+            yield events
+            events, left = self._last(text, is_last=is_last)
+            yield events
+
+    def _last(self, text: bytes, *, is_last: bool) -> tuple[list[Event], bytes | None]:
+        """The events that do not end with a border, and the text of another array behind theirs.
+
+        The usual end: events, `]`, then (object form) more members and `}`. The closing bracket is the first `]` that
+        leaves a decodable list before it; brackets inside args come earlier and do not.
+        """
         for closing in self._closings(text):
             last = self._decode(text[:closing].rstrip().rstrip(b","))
             if last is not None:
-                self.file.tail = text[closing + 1 :]
-                yield last
                 following = text[closing + 1 :].lstrip().lstrip(b",").lstrip()
                 if following[:1] == b"[":
                     self._note("several arrays were glued together; all were read")
-                    self.file.tail = b""
-                    yield from self._rest(following[1:])
-                else:
-                    yield from self._after_object(text[closing + 1 :])
-                return
+                    return last, following[1:]
+                self._after_object(text[closing + 1 :], is_last=is_last)
+                return last, None
         last = self._decode(text.rstrip().rstrip(b","))
         if last is not None:
             if text:
                 self._note("the closing bracket is missing: recording or export was interrupted; all events were read")
-            yield last
-            return
+            return last, None
         if (glued := self._split_glued(text.rstrip().rstrip(b"]"))) is not None:
-            yield glued
-            return
-        yield self._salvage(text)
+            return glued, None
+        return self._salvage(text), None
 
-    def _after_object(self, text: bytes) -> Iterator[list[Event]]:
-        """Events of further objects behind the first one's end; anything else behind it is reported."""
+    def _after_object(self, text: bytes, *, is_last: bool) -> None:
+        """What is behind the events: more members of their object; anything else is reported."""
         if not self.file.head:
             beyond = text.strip(_BLANK + b"\0")
         else:
             end = _end_of_object(b'{"":0' + text) - len(b'{"":0')
             beyond = text[end:].strip(_BLANK + b"\0")
-            self.file.tail = text[:end] if end > 0 else text
-        if not beyond:
-            return
-        if beyond[:1] in b",{" and (match := _ARRAY_KEY.search(beyond)):
-            tail = self.file.tail
-            self._note("several traces were glued together; the events of all were read")
-            yield from self._rest(beyond[match.end() :])
-            self.file.tail = tail
-        else:
+            if not self._glued:  # the facts are those of the first trace
+                self.file.tail = text[:end] if end > 0 else text
+        if beyond and (is_last or beyond[:1] not in b",{"):
             self._note(f"{len(beyond)} bytes of something else follow the end of the trace")
 
     @staticmethod

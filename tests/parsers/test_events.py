@@ -152,6 +152,65 @@ def test_what_follows_an_object_is_read_or_said(  # type: ignore[no-untyped-def]
     assert (file.problems == []) if said is None else any(said in p for p in file.problems)
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    documents=st.lists(EVENTS.filter(len), min_size=2, max_size=5),
+    block=st.integers(1, 400),
+    form=st.sampled_from(["array", "object"]),
+    between=st.sampled_from(["", "\n", ", ", "\n,\n"]),
+)
+def test_traces_glued_together_are_read_as_they_are_one_by_one(
+    tmp_path: Path, documents: list[list[dict[str, object]]], block: int, form: str, between: str
+) -> None:
+    texts = [
+        json.dumps(events if form == "array" else {"rank": n, "traceEvents": events, "deviceProperties": [{"id": n}]})
+        for n, events in enumerate(documents)
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(between.join(texts), "utf-8")
+
+    names, file = names_of(path, block)
+
+    assert names == [event["name"] for events in documents for event in events]
+    assert file.dropped == {}
+    if form == "object":
+        assert json.loads(bytes(file.facts()["rank"])) == 0
+        assert json.loads(bytes(file.facts()["deviceProperties"])) == [{"id": 0}]
+
+
+@pytest.mark.parametrize("form", ["array", "object"])
+def test_many_traces_glued_together_are_decoded_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    events = [{**event, "args": {"Input Dims": [[64, 128], [128, 128]]}} for event in some_events(20)]
+    text = json.dumps(events if form == "array" else {"schemaVersion": 1, "traceEvents": events, "deviceName": "x"})
+    path = tmp_path / "t.json"
+    path.write_text("\n".join([text] * 1500))  # as many as Python has no room for calls inside each other
+    looked_at = 0
+    decode = _events._Stream._decode
+
+    def counted(stream: _events._Stream, part: bytes) -> list[_events.Event] | None:
+        nonlocal looked_at
+        looked_at += len(part)
+        return decode(stream, part)
+
+    monkeypatch.setattr(_events._Stream, "_decode", counted)
+    names, file = names_of(path, 1 << 20)
+
+    assert len(names) == 20 * 1500 and not file.dropped
+    assert looked_at < 8 * path.stat().st_size
+
+
+def test_lists_of_lists_of_objects_in_args_are_no_border_of_arrays(tmp_path: Path) -> None:
+    events: list[dict[str, object]] = [{"name": f"e{n}", "args": {"a": [[{"b": 1}], [{"c": 2}]]}} for n in range(5)]
+    path = tmp_path / "t.json"
+    one = json.dumps(events)
+    for text, names in ((one, 5), (one * 2, 10), (json.dumps({"traceEvents": events}), 5)):
+        path.write_text(text)
+        found, file = names_of(path, 1 << 20)
+        assert (len(found), file.dropped) == (names, {})
+
+
 @pytest.mark.parametrize("block", [64, 1 << 20])
 @pytest.mark.parametrize("bad", ['{"ph":"X","name":"a" "b"},', "null,", '{"ph":},{"name":"x",}, '])
 def test_damage_inside_costs_only_what_is_damaged(
