@@ -56,7 +56,8 @@ def flows_of(plan: Plan, trace: Trace) -> Flows:
             start, end = ops.starts[at[fits]], ops.ends[at[fits]]
             launch = table.ints("launch_start_ns")[layer.rows[fits]]
             launch = np.where(launch == NULL, start, np.where(launch == NULL, 0, launch) - plan.shift_ns)
-            from_lane[fits], from_ns[fits] = ops.lane[at[fits]], np.clip(launch, start, end)
+            # At its very end a slice is over: the arrow would begin nowhere.
+            from_lane[fits], from_ns[fits] = ops.lane[at[fits]], np.clip(launch, start, np.maximum(start, end - 1))
         linked = (from_lane >= 0) & (layer.lane >= 0)
         unlinked += int((~linked).sum())
         made.append((from_lane[linked], from_ns[linked], layer.lane[linked], layer.starts[linked]))

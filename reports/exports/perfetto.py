@@ -1,7 +1,9 @@
 """Chrome's trace event format, as Perfetto and chrome://tracing read it: the whole run with findings and counters.
 
 Source: "Trace Event Format" (Google), https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU;
-categories and `baseTimeNanoseconds` as PyTorch's profiler writes them.
+categories and `baseTimeNanoseconds` as PyTorch's profiler writes them. What Perfetto's importer does decides the rest:
+it drops slices that cross another one of their track, takes a thread whose number is that of its process for the main
+one, and older releases read nothing behind a key that they do not know, so such keys come last.
 """
 
 from __future__ import annotations
@@ -95,8 +97,10 @@ class _Rank:
 class _Writer:
     """Writes the events of a file one block at a time."""
 
-    def __init__(self, target: BinaryIO, origin_ns: int) -> None:
+    def __init__(self, target: BinaryIO, origin_ns: int, first_tid: int) -> None:
         self.target, self.origin_ns = target, origin_ns
+        self.first_tid = first_tid
+        """Thread number of the first lane of the process that is written; each lane of the file has its own."""
         self.events = 0
         self.arrows = 0
 
@@ -109,13 +113,13 @@ class _Writer:
 
     def rank(self, rank: _Rank) -> None:
         """All events of one process: names, slices by track and time, slices on no track, counters, arrows."""
-        self.meta(rank.pid, 0, "process_name", {"name": rank.name()})
-        self.meta(rank.pid, 0, "process_sort_index", {"sort_index": rank.place})
+        self.meta(rank.pid, rank.pid, "process_name", {"name": rank.name()})
+        self.meta(rank.pid, rank.pid, "process_sort_index", {"sort_index": rank.place})
         if rank.trace.meta.device.name:
-            self.meta(rank.pid, 0, "process_labels", {"labels": safe(rank.trace.meta.device.name, 200)})
+            self.meta(rank.pid, rank.pid, "process_labels", {"labels": safe(rank.trace.meta.device.name, 200)})
         for lane, name in enumerate(rank.plan.lane_names):
-            self.meta(rank.pid, lane + 1, "thread_name", {"name": name})
-            self.meta(rank.pid, lane + 1, "thread_sort_index", {"sort_index": lane})
+            self.meta(rank.pid, self.first_tid + lane, "thread_name", {"name": name})
+            self.meta(rank.pid, self.first_tid + lane, "thread_sort_index", {"sort_index": lane})
         for block in _blocks(rank.plan.layers):
             self._write(self._slices(rank.pid, rank.plan.layers, block))
         for number, layer in enumerate(rank.plan.layers):
@@ -125,6 +129,7 @@ class _Writer:
                 self._write(self._samples(rank.pid, counters, np.arange(first, min(first + BLOCK_ROWS, len(counters)))))
         for first in range(0, len(rank.flows), BLOCK_ROWS):
             self._arrows(rank.pid, rank.flows, slice(first, first + BLOCK_ROWS))
+        self.first_tid += len(rank.plan.lane_names)
 
     def _write(self, events: pa.Array) -> None:
         self.target.write(content(events))
@@ -142,7 +147,8 @@ class _Writer:
             order.append(mine)
         body = bodies[0] if len(bodies) == 1 else pa.concat_arrays(bodies).take(pa.array(_inverse(order)))
         return filled(
-            f',\n{{"ph":"X","pid":{pid},"tid":', whole(block.lane + 1), ',"ts":', *starts, ',"dur":', *spans, ",", body,
+            f',\n{{"ph":"X","pid":{pid},"tid":', whole(block.lane + self.first_tid), ',"ts":', *starts,
+            ',"dur":', *spans, ",", body,
         )  # fmt: skip
 
     def _apart(self, pid: int, number: int, layer: Layer) -> None:
@@ -152,7 +158,7 @@ class _Writer:
         for first in range(0, len(mine), size):
             at = mine[first : first + size]
             head = joined(
-                f'"pid":{pid},"tid":0,"cat":"{layer.category}","id":"{pid}.{number}.', whole(at), '","ts":'
+                f'"pid":{pid},"tid":{pid},"cat":"{layer.category}","id":"{pid}.{number}.', whole(at), '","ts":'
             )  # fmt: skip
             body = _body(layer, layer.rows[at], with_category=False)
             begins = filled(',\n{"ph":"b",', head, *self._at(layer.starts[at]), ",", body)
@@ -163,18 +169,18 @@ class _Writer:
 
     def _samples(self, pid: int, counters: Counters, at: Ints) -> pa.Array:
         values = pc.utf8_slice_codeunits(counters.values(at), 1)  # without the first comma
-        head = f',\n{{"ph":"C","pid":{pid},"tid":0,"ts":'
+        head = f',\n{{"ph":"C","pid":{pid},"tid":{pid},"ts":'
         return filled(head, *self._at(counters.times[at]), ",", counters.names(at), ',"args":{', values, "}}")
 
     def _arrows(self, pid: int, flows: Flows, rows: slice) -> None:
         ids = whole(np.arange(len(flows.to_ns[rows])) + self.arrows + 1)
         kind = f'"pid":{pid},"cat":"launch","name":"launch","id":'
         begins = filled(
-            ',\n{"ph":"s",', kind, ids, ',"tid":', whole(flows.from_lane[rows] + 1), ',"ts":',
+            ',\n{"ph":"s",', kind, ids, ',"tid":', whole(flows.from_lane[rows] + self.first_tid), ',"ts":',
             *self._at(flows.from_ns[rows]), "}",
         )  # fmt: skip
         ends = filled(
-            ',\n{"ph":"f","bp":"e",', kind, ids, ',"tid":', whole(flows.to_lane[rows] + 1), ',"ts":',
+            ',\n{"ph":"f","bp":"e",', kind, ids, ',"tid":', whole(flows.to_lane[rows] + self.first_tid), ',"ts":',
             *self._at(flows.to_ns[rows]), "}",
         )  # fmt: skip
         self._write(joined(begins, ends))
@@ -281,13 +287,14 @@ def _write(request: Request, target: BinaryIO) -> tuple[str, ...]:
     origin_ns, last_ns = min(first for first, _ in spans), max(last for _, last in spans)
     if last_ns - origin_ns > MAX_SPAN_NS:
         raise InputError(f"{label}: its times lie more than 100 years apart", hint="export one rank, with --rank")
-    writer = _Writer(target, origin_ns)
-    target.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{origin_ns},"traceEvents":['.encode())
+    writer = _Writer(target, origin_ns, first_tid=max(rank.pid for rank in ranks) + 1)
+    target.write(b'{"displayTimeUnit":"ns","traceEvents":[')
     for rank in ranks:
         if len(rank):
             writer.rank(rank)
     other = _other(request, ranks, clocks)
-    target.write(b'\n],\n"otherData":' + json.dumps(other, ensure_ascii=False).encode() + b"}\n")
+    target.write(f'\n],\n"baseTimeNanoseconds":{origin_ns},\n"otherData":'.encode())
+    target.write(json.dumps(other, ensure_ascii=False).encode() + b"}\n")
     return _notices(ranks, clocks)
 
 

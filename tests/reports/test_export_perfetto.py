@@ -113,32 +113,33 @@ def test_every_event_of_a_small_trace() -> None:
     assert made["baseTimeNanoseconds"] == BASE
     assert made["displayTimeUnit"] == "ns"
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {1: "steps", 2: "host thread 7", 3: "host thread 7 (2)", 4: "stream 2"}
+    assert names == {2: "steps", 3: "host thread 7", 4: "host thread 7 (2)", 5: "stream 2"}
+    assert list(made) == ["displayTimeUnit", "traceEvents", "baseTimeNanoseconds", "otherData"]
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["rank 0"]
     rest = [{k: v for k, v in e.items() if k != "pid"} for e in events if e["ph"] != "M"]
     assert {e["pid"] for e in events} == {1}
     assert rest == [
-        {"ph": "X", "tid": 1, "ts": Decimal("0.000"), "dur": Decimal("10.000"), "name": "step 4", "cat": "step",
+        {"ph": "X", "tid": 2, "ts": Decimal("0.000"), "dur": Decimal("10.000"), "name": "step 4", "cat": "step",
          "args": {"table": "steps", "row": 0, "step_id": 4}},
         # Of two calls with equal times the range encloses the operator.
-        {"ph": "X", "tid": 2, "ts": Decimal("0.100"), "dur": Decimal("1.005"), "name": "my range",
+        {"ph": "X", "tid": 3, "ts": Decimal("0.100"), "dur": Decimal("1.005"), "name": "my range",
          "cat": "user_annotation", "args": {"table": "host_events", "row": 0, "kind": "user"}},
-        {"ph": "X", "tid": 2, "ts": Decimal("0.100"), "dur": Decimal("1.005"), "name": "aten::mm", "cat": "cpu_op",
+        {"ph": "X", "tid": 3, "ts": Decimal("0.100"), "dur": Decimal("1.005"), "name": "aten::mm", "cat": "cpu_op",
          "args": {"table": "host_ops", "row": 0, "input_shapes": "2,3;3,4"}},
-        {"ph": "X", "tid": 2, "ts": Decimal("0.200"), "dur": Decimal("0.050"), "name": "launch",
+        {"ph": "X", "tid": 3, "ts": Decimal("0.200"), "dur": Decimal("0.050"), "name": "launch",
          "cat": "cuda_runtime", "args": {"table": "runtime_calls", "row": 0, "correlation": 9}},
         # It begins in aten::mm and ends after it: on a track of its own, with its own length.
-        {"ph": "X", "tid": 3, "ts": Decimal("0.600"), "dur": Decimal("1.000"), "name": "aten::late", "cat": "cpu_op",
+        {"ph": "X", "tid": 4, "ts": Decimal("0.600"), "dur": Decimal("1.000"), "name": "aten::late", "cat": "cpu_op",
          "args": {"table": "host_ops", "row": 1}},
-        {"ph": "X", "tid": 4, "ts": Decimal("0.300"), "dur": Decimal("2.001"), "name": "MatMul", "cat": "kernel",
+        {"ph": "X", "tid": 5, "ts": Decimal("0.300"), "dur": Decimal("2.001"), "name": "MatMul", "cat": "kernel",
          "args": {"table": "kernels", "row": 0, "op_type": "MatMulV2", "stream": 2, "correlation": 9, "host_op": 0,
                   "aic_mac_ratio": Decimal("0.25")}},
-        {"ph": "C", "tid": 0, "ts": Decimal("0.007"), "name": "memory PTA",
+        {"ph": "C", "tid": 1, "ts": Decimal("0.007"), "name": "memory PTA",
          "args": {"allocated_bytes": 5, "reserved_bytes": 9}},
-        {"ph": "C", "tid": 0, "ts": Decimal("0.050"), "name": "AI Core Freq (MHz)",
+        {"ph": "C", "tid": 1, "ts": Decimal("0.050"), "name": "AI Core Freq (MHz)",
          "args": {"value": Decimal("1650.5")}},
-        {"ph": "s", "cat": "launch", "name": "launch", "id": 1, "tid": 2, "ts": Decimal("0.200")},
-        {"ph": "f", "bp": "e", "cat": "launch", "name": "launch", "id": 1, "tid": 4, "ts": Decimal("0.300")},
+        {"ph": "s", "cat": "launch", "name": "launch", "id": 1, "tid": 3, "ts": Decimal("0.200")},
+        {"ph": "f", "bp": "e", "cat": "launch", "name": "launch", "id": 1, "tid": 5, "ts": Decimal("0.300")},
     ]  # fmt: skip
     assert made["otherData"]["rows_without_time"] == [{"kernels": 1, "counters": 1}]
     assert made["otherData"]["tasks_without_launch"] == [0]
@@ -172,8 +173,8 @@ def test_the_launch_is_the_operator_where_no_runtime_call_is_recorded() -> None:
 
     made = document(Request(run=Run(traces=(trace,))))
     begins = [ns(e["ts"]) for e in made["traceEvents"] if e["ph"] == "s"]
-    # From 1000 ns on: at its launch, at the end of the operator that ends before, at the operator's start.
-    assert begins == [200, 500, 0]
+    # From 1000 ns on: at its launch, in the last ns of the operator that ends before, at the operator's start.
+    assert begins == [200, 499, 0]
     assert made["otherData"]["tasks_without_launch"] == [1]
 
 
@@ -204,8 +205,10 @@ def test_groups_planes_copies_and_services_have_their_tracks() -> None:
         ("copies, stream 3", "H2D"), ("copies, stream 3 (2)", "D2H"), ("copies, stream ?", "memset"),
     ]  # fmt: skip
     assert [(e["ph"], e["id"], e["name"], ns(e["ts"])) for e in events if e["ph"] in "be"] == [
-        ("b", "1.4.0", "r1", 0), ("e", "1.4.0", "r1", 100), ("b", "1.4.1", "r2", 50), ("e", "1.4.1", "r2", 150),
+        ("b", "1.4.0", "request", 0), ("e", "1.4.0", "request", 100),
+        ("b", "1.4.1", "request", 50), ("e", "1.4.1", "request", 150),
     ]  # fmt: skip
+    assert [e["args"]["request"] for e in events if e["ph"] == "b"] == ["r1", "r2"]
     assert [(e["name"], e["args"]) for e in events if e["ph"] == "C"] == [
         ("KV cache", {"free_blocks": 7, "usage_ratio": Decimal("0.5")}),
         ("queued requests", {"waiting": 1, "running": 2}),
@@ -301,6 +304,17 @@ def test_ranks_that_are_unknown_or_read_twice_are_processes_of_their_own() -> No
     assert [(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"] == [
         (1, "rank 0"), (5, "rank 0"), (4, "rank 3"), (6, "trace small"),
     ]  # fmt: skip
+
+
+def test_no_two_tracks_of_a_file_have_one_number_and_none_that_of_a_process() -> None:
+    def of(rank: int | None) -> Trace:
+        return trace_of(rank, kernels=[{"name": "k", "start_ns": 1, "dur_ns": 1, "stream": s} for s in range(3)])
+
+    events = events_of(of(0), of(7), of(None))
+    tracks = [e["tid"] for e in events if e["name"] == "thread_name"]
+    assert len(set(tracks)) == len(tracks) == 9
+    assert not set(tracks) & {e["pid"] for e in events}
+    assert {e["tid"] for e in events if e["ph"] == "X"} == set(tracks)
 
 
 def test_a_run_without_any_time_is_said() -> None:
@@ -578,7 +592,7 @@ def test_a_real_profile_has_all_of_its_time_on_tracks_that_nest(traces: Path, pa
         if event["ph"] in "sf":
             _, items = edges[event["pid"], event["tid"]]
             at = ns(event["ts"])
-            assert ((items[:, 0] <= at) & (at <= items[:, 1])).any()
+            assert ((items[:, 0] <= at) & ((at < items[:, 1]) | (items[:, 0] == at))).any()
     assert len(made["otherData"]["findings"]) == len(analysis.findings)
     assert str(traces) not in json.dumps(made, default=str)
 
