@@ -8,81 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
+from ascend_perf.analysis import FORMATS as FORMATS
+from ascend_perf.analysis import Analysis as Analysis
+from ascend_perf.analysis import Lang, not_writable
+from ascend_perf.analysis import summary as summary
+from ascend_perf.analysis import write as write
+from ascend_perf.analysis import write_rank_pages as write_rank_pages
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.findings import all_findings
-from ascend_perf.model.finding import Finding, Metric, Outcome, Words
+from ascend_perf.model.finding import Outcome, Words
 from ascend_perf.model.run import Manifest, Run, ordered
 from ascend_perf.model.tables import BESIDE
 from ascend_perf.model.trace import Source, Trace
-from ascend_perf.units import counted, format_bound
 
 if TYPE_CHECKING:
-    import pandas as pd
 
     from ascend_perf.analyzers._choice import Choice
     from ascend_perf.analyzers._rules_file import Rules
-    from ascend_perf.analyzers._thresholds import Override
     from ascend_perf.parsers._source import Unit
     from ascend_perf.reports.payload import RankSummary
 
 MAX_WORLD: Final = 1 << 20
 """A job has no more ranks than this. Status: assumed."""
 
-FORMATS: Final = ("html", "json", "md")
-"""What `report` can write."""
-
-Lang = Literal["en", "zh"]
 Progress = Callable[[str], None]
 
 
 def _silent(_: str) -> None:
     """No progress is shown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Analysis:
-    """What the analyzers said of a run: outcomes in the order of the report, findings merged over ranks and ranked."""
-
-    run: Run
-    outcomes: tuple[Outcome, ...]
-    findings: tuple[Finding, ...]
-    metrics: tuple[Metric, ...] = ()
-    summaries: tuple[RankSummary, ...] | None = None
-    """Facts and totals per trace, where the traces do not hold all of their tables any more (`analyze_paths`)."""
-    overrides: tuple[Override, ...] = ()
-    """Thresholds for which the user stated other values."""
-
-    @property
-    def failed(self) -> tuple[Outcome, ...]:
-        """Analyzers that crashed; the others' results stand."""
-        return tuple(o for o in self.outcomes if o.status == "failed")
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Names of the analyzers that `only` left out: their rows are not judged."""
-        return tuple(o.analyzer for o in self.outcomes if o.status == "left_out")
-
-    def table(self, name: str, rank: int | None = None) -> pd.DataFrame:
-        """A result table by name (of a rank, or of the first that has it) as a DataFrame.
-
-        Raises:
-            KeyError: no analyzer made such a table.
-        """
-        import pandas as pd
-
-        for outcome in self.outcomes:
-            if rank is not None and outcome.rank != rank:
-                continue
-            for table in outcome.tables:
-                if table.name == name:
-                    frame: pd.DataFrame = pd.DataFrame(
-                        {c.name: list(d) for c, d in zip(table.columns, table.data, strict=True)}
-                    )
-                    return frame
-        known = sorted({table.name for outcome in self.outcomes for table in outcome.tables})
-        raise KeyError(f"no result table {name!r}; there are {', '.join(known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +47,8 @@ class ReportResult:
     analysis: Analysis
     paths: dict[str, Path] = field(default_factory=dict)
     summary: str = ""
+    rank_pages: tuple[Path, ...] = ()
+    """Pages of single ranks, where they were asked for."""
 
 
 def load(path: str | Path | Sequence[str | Path], *, progress: Progress = _silent, jobs: int | None = None) -> Run:
@@ -263,8 +220,9 @@ def _check_steps(wanted: Sequence[int], seen: Sequence[Sequence[int]]) -> None:
 
 
 def analyze(
-    run: Run | str | Path, *, only: Sequence[str] = (), rules: Rules | None = None, progress: Progress = _silent
-) -> Analysis:
+    run: Run | str | Path, *, only: Sequence[str] = (), rules: Rules | None = None, lang: Lang = "en",
+    progress: Progress = _silent,
+) -> Analysis:  # fmt: skip
     """The outcomes of all analyzers on a run (or on what lies at a path).
 
     Args:
@@ -272,6 +230,7 @@ def analyze(
         only: names of the analyzers to run; the others are left out, and their rows are not judged. Empty: all.
         rules: other values for thresholds of the troubleshooting table, as a YAML file or as a mapping
             `{"C-14": {"min_share_ratio": 0.08}}`. They hold for this call.
+        lang: language of what the analysis shows of itself in a notebook, of its figures and its report.
         progress: told what is being done.
 
     Raises:
@@ -283,7 +242,7 @@ def analyze(
     choice = choice_of(only, rules)
     if not isinstance(run, Run):
         run = load(run, progress=progress)
-    return _analyze(run, choice, progress)
+    return replace(_analyze(run, choice, progress), lang=lang)
 
 
 def _analyze(run: Run, choice: Choice, progress: Progress) -> Analysis:
@@ -405,21 +364,33 @@ def report(
     rules: Rules | None = None,
     progress: Progress = _silent,
     jobs: int | None = None,
+    all_ranks: bool = False,
 ) -> ReportResult:
     """Load, analyze and write a report into the folder `out`. `jobs` as in `load`, `only` and `rules` as in `analyze`.
 
+    With `all_ranks` a page of each rank is written as well, `ranks/rank-00017.html`, linked with `report.html`.
+
     Raises:
         UsageError: `out` is no folder or holds a report already and `force` is not given; unknown format or rank;
-            `only` or `rules` are wrong.
+            `only` or `rules` are wrong; `all_ranks` without the format html.
         InputError: nothing can be read.
     """
+    from ascend_perf.reports import rank_pages
+
     unknown = [f for f in formats if f not in FORMATS]
     if unknown or not formats:
         raise UsageError(f"unknown report format {', '.join(unknown) or '(none)'}; there are {', '.join(FORMATS)}")
+    if all_ranks and "html" not in formats:
+        raise UsageError("pages of all ranks belong to report.html", hint="add html to --format, or drop --all-ranks")
     targets = {name: out / f"report.{name}" for name in FORMATS if name in formats}
+    pages = out / rank_pages.FOLDER if all_ranks else None
     if _is_there(out) and not out.is_dir():
         raise UsageError(f"{out} is a file, expected a folder for the report", hint="choose another -o")
     taken = [path for path in targets.values() if _is_there(path)]
+    if pages is not None:
+        if _is_there(pages) and not pages.is_dir():
+            raise UsageError(f"{pages} is a file, expected a folder for the pages", hint="choose another -o")
+        taken += rank_pages.pages_in(pages)
     if taken and not force:
         raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
     analysis = (
@@ -430,78 +401,14 @@ def report(
         )
     )
     return ReportResult(
-        analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress), summary=summary(analysis, lang)
-    )
+        analysis=analysis, paths=write(analysis, targets, lang=lang, progress=progress, has_rank_pages=all_ranks),
+        summary=summary(analysis, lang),
+        rank_pages=() if pages is None else write_rank_pages(analysis, pages, lang=lang, progress=progress, jobs=jobs),
+    )  # fmt: skip
 
 
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        raise _not_writable(path, error) from None
-
-
-def _not_writable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o")
-
-
-def write(
-    analysis: Analysis, targets: dict[str, Path], *, lang: Lang = "en", progress: Progress = _silent
-) -> dict[str, Path]:
-    """Write the report in each format of `targets` (format to path) and return what was written."""
-    from ascend_perf.analyzers._rules import rule, rule_codes
-    from ascend_perf.reports.payload import build
-
-    rules = {code: rule(code).title for code in rule_codes()}
-    payload = build(
-        analysis.run, analysis.outcomes, analysis.findings, lang=lang, rules=rules, summaries=analysis.summaries,
-        overrides=analysis.overrides,
-    )  # fmt: skip
-    for name, path in targets.items():
-        progress(f"writing {path.name}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if name == "json":
-                from ascend_perf.reports.json_report import write_json
-
-                write_json(payload, path)
-            elif name == "md":
-                from ascend_perf.reports.markdown import write_markdown
-
-                write_markdown(payload, path)
-            else:
-                from ascend_perf.reports.html import write_html
-
-                write_html(payload, path)
-        except OSError as error:
-            raise _not_writable(path, error) from None
-    return targets
-
-
-def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
-    """The top findings in a few lines of plain text, for the terminal."""
-    lines = []
-    for number, finding in enumerate(analysis.findings[:count], 1):
-        title = finding.title.zh if lang == "zh" else finding.title.en
-        bound = finding.bound_speedup
-        most = (
-            ""
-            if bound is None
-            else (f"（理论上限 {format_bound(bound)} 倍）" if lang == "zh" else f" (at most {format_bound(bound)}x)")
-        )
-        lines.append(f"  {number}. [{finding.code}] {title}{most}")
-    if not lines:
-        clean = len({j.code for o in analysis.outcomes for j in o.judged if j.verdict == "clean"})
-        if clean:
-            lines.append(
-                f"  已检查的 {clean} 行未发现问题；无法判断的行见报告。" if lang == "zh"
-                else f"  no finding in the {counted(clean, 'row')} that could be judged; the report lists the others"
-            )  # fmt: skip
-        else:
-            lines.append(
-                "  根据该数据无法作出任何判断；缺少的内容见报告。" if lang == "zh"
-                else "  nothing could be judged from this data; the report says what is missing"
-            )  # fmt: skip
-    for outcome in analysis.failed:
-        lines.append(f"  ! {outcome.analyzer} failed: {outcome.reason.en if outcome.reason else ''}")
-    return "\n".join(lines)
+        raise not_writable(path, error) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ascend_perf.model.finding import Metric
+from ascend_perf.model.run_view import run_html, run_line, run_text
 from ascend_perf.model.table import TableSpec
 from ascend_perf.model.tables import (
     COMM_OPS,
@@ -51,9 +52,12 @@ class Manifest:
     """What a reader must know: what was not measured and why."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
-    """Traces in rank order (unknown ranks last), all from one input. Each table reads as one DataFrame."""
+    """Traces in rank order (unknown ranks last), all from one input. Each table reads as one DataFrame.
+
+    A notebook shows ranks, files and rows of the tables; `print` writes them as text.
+    """
 
     traces: tuple[Trace, ...]
     label: str = ""
@@ -123,6 +127,15 @@ class Run:
     def counters(self) -> pd.DataFrame:
         """One row per counter sample."""
         return self.frame(COUNTERS)
+
+    def _repr_html_(self) -> str:
+        return run_html(self)
+
+    def __str__(self) -> str:
+        return run_text(self)
+
+    def __repr__(self) -> str:
+        return run_line(self)
 
 
 def ordered(traces: Sequence[Trace]) -> tuple[Trace, ...]:

@@ -1,0 +1,258 @@
+"""Figures of several ranks: who waits for whom, links, groups, sizes against bandwidth, ranks against each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from ascend_perf.model.finding import Cell, ResultTable, Words
+from ascend_perf.reports._plots import (
+    MS,
+    NotInData,
+    Sheet,
+    cells,
+    has,
+    label,
+    need,
+    number,
+    numbers,
+    positive,
+    quantities,
+)
+from ascend_perf.reports.bars import MIN_DEVIATION_RATIO, MODIFIED_Z_LIMIT, Z_FACTOR
+from ascend_perf.units import Unit, format_quantity
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Ways = Callable[[Sequence[float]], float]
+
+SLOWEST_RATIO: Final = 0.5
+"""A link at this share of the usual rate of its like has the full colour, as in the page."""
+
+_REST: Final = Words("Not told apart", "未区分")
+_SIZES: Final = Words("Size of the packets against bandwidth", "数据包大小与带宽")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _key(rank: Cell) -> tuple[object, ...]:
+    """Ranks in their order, also where their names hold other text."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(rank)) if part)
+
+
+def matrix(
+    table: ResultTable, row: str, column: str, figure: str, ways: Ways, *, square: bool, itself: bool = True
+) -> tuple[list[Cell], list[Cell], list[list[float | None]]]:
+    """Two columns of ranks and a figure as a grid: rows, columns, values; rows of one cell are put together by `ways`.
+
+    `square`: one axis for both, so that a rank stands at the same place in its row and its column. `itself`: whether
+    cells of a rank with itself count.
+
+    Raises:
+        NotInData: the table lacks a column, or there are fewer than two cells.
+    """
+    found: dict[tuple[Cell, Cell], list[float]] = {}
+    for a, b, cell in zip(need(table, row), need(table, column), need(table, figure), strict=True):
+        value = number(cell)
+        if a is not None and b is not None and value is not None and (itself or a != b):
+            found.setdefault((a, b), []).append(value)
+    rows, columns = ({key[place] for key in found} for place in (0, 1))
+    if square:
+        rows = columns = rows | columns
+    if len(rows) * len(columns) < 2:
+        raise NotInData(f"{table.name} has fewer than two pairs of ranks")
+    down, across = sorted(rows, key=_key), sorted(columns, key=_key)
+    grid = [[ways(found[a, b]) if (a, b) in found else None for b in across] for a in down]
+    return down, across, grid
+
+
+def _heat(
+    sheet: Sheet, title: str, grid: tuple[list[Cell], list[Cell], list[list[float | None]]], unit: Unit, tone: str,
+    between: str, **more: object,
+) -> go.Figure:  # fmt: skip
+    """A heat map; `between` stands in the hover text, e.g. "←"."""
+    import plotly.graph_objects as go
+
+    down, across, values = grid
+    figure = sheet.blank(title)
+    top = max((value for line in values for value in line if value is not None), default=0.0)
+    heat = {"colorscale": sheet.heat(tone), "zmin": 0, "zmax": top or 1.0, "showscale": False} | more
+    figure.add_trace(
+        go.Heatmap(
+            x=[str(rank) for rank in across], y=[str(rank) for rank in down], z=values, xgap=1, ygap=1,
+            text=[quantities(line, unit) for line in values],
+            hovertemplate=f"%{{y}} {between} %{{x}}<br>%{{text}}<extra></extra>",
+            texttemplate="%{text}" if len(across) <= 10 else None, **heat,
+        )
+    )  # fmt: skip
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    figure.update_layout(height=max(320, 160 + 26 * min(len(down), 40)))
+    return figure
+
+
+def _title(sheet: Sheet, name: str) -> str:
+    return f"{sheet.word(f'chart.{name}')}<br><sub>{sheet.word(f'chart.{name}_axis')}</sub>"
+
+
+def rank_waits(sheet: Sheet) -> go.Figure:
+    """Over all ranks: who waits for whom, per step and not hidden by computing."""
+    table = sheet.table("rank-waits")
+    figure = "exposed_ns" if has(table, "exposed_ns") else "wait_ns"
+    grid = matrix(table, "waiter", "late", figure, sum, square=True)
+    return _heat(sheet, _title(sheet, "rank_waits"), grid, "ns", "orange", "←")
+
+
+def comm_waits(sheet: Sheet) -> go.Figure:
+    """As one rank recorded it: which peers it waits for."""
+    table = sheet.table("comm-waits")
+    grid = matrix(table, "waiter", "peer", "wait_ns", sum, square=False)
+    return _heat(sheet, _title(sheet, "waits"), grid, "ns", "orange", "←")
+
+
+def comm_links(sheet: Sheet) -> go.Figure:
+    """Bandwidth of the links that one rank used; mean over its rows, without copies to itself."""
+    table = sheet.table("comm-links")
+    rates = [column.name for column in table.columns if column.unit == "bytes_per_s"]
+    if not rates:
+        raise NotInData("comm-links has no bandwidth")
+    grid = matrix(table, "src", "dst", rates[0], _mean, square=False, itself=False)
+    return _heat(sheet, _title(sheet, "links"), grid, "bytes_per_s", "teal", "→")
+
+
+def link_matrix(sheet: Sheet) -> go.Figure:
+    """Links of all ranks as a share of the usual rate of like links: the slower the darker, the slowest counts."""
+    grid = matrix(sheet.table("link-matrix"), "src", "dst", "ratio", min, square=True)
+    look = {"colorscale": sheet.heat("orange", reverse=True), "zmin": 1 - SLOWEST_RATIO, "zmax": 1}
+    return _heat(sheet, _title(sheet, "link_matrix"), grid, "ratio", "orange", "→", **look)
+
+
+def comm_groups(sheet: Sheet) -> go.Figure:
+    """Communication of one rank by group, in ms: waiting, moving data, and what the profile does not tell apart."""
+    import plotly.graph_objects as go
+
+    table = sheet.table("comm-groups")
+    names = [
+        sheet.cell(group) + ("" if ranks is None else f" [{sheet.cell(ranks, 'ranks')}]")
+        for group, ranks in zip(cells(table, "group"), cells(table, "ranks"), strict=True)
+    ]
+    total = numbers(table, "total_ns", MS)
+    wait, transit = (numbers(table, column, MS) for column in ("wait_ns", "transit_ns"))
+    rest = [
+        None if whole is None else max(0.0, whole - (waited or 0.0) - (moved or 0.0))
+        for whole, waited, moved in zip(total, wait, transit, strict=True)
+    ]
+    figure = sheet.blank(sheet.say(table.title), barmode="stack", xaxis_title="ms")
+    parts = (
+        (sheet.word("kind.wait"), wait, {"color": sheet.kind("wait"), "pattern": {"shape": "/"}}),
+        (sheet.word("kind.transfer"), transit, {"color": sheet.kind("transfer")}),
+        (sheet.say(_REST), rest, {"color": sheet.kind("idle")}),
+    )
+    for name, times, marker in parts:
+        if any(times):
+            figure.add_trace(go.Bar(y=names, x=times, orientation="h", name=name, marker=marker))
+    if not figure.data:
+        raise NotInData("no time of a group")
+    figure.update_yaxes(autorange="reversed", type="category")
+    return figure
+
+
+def size_bandwidth(sheet: Sheet) -> go.Figure:
+    """Packets of one rank: size against bandwidth by transport, both logarithmic; the area of a mark is its time."""
+    import plotly.graph_objects as go
+
+    table = sheet.table("packets")
+    sizes = [positive(cell) for cell in cells(table, "packet_bytes")]
+    rates = [positive(cell) for cell in cells(table, "bytes_per_s")]
+    times, transports = numbers(table, "time_ns"), cells(table, "transport")
+    rows = [row for row, (x, y) in enumerate(zip(sizes, rates, strict=True)) if x and y]
+    if not rows:
+        raise NotInData("no packets whose size and rate are known")
+    longest = max((times[row] or 0.0 for row in rows), default=0.0)
+    figure = sheet.blank(sheet.say(_SIZES))
+    for place, transport in enumerate(dict.fromkeys(transports[row] for row in rows)):
+        mine = [row for row in rows if transports[row] == transport]
+        figure.add_trace(
+            go.Scatter(
+                x=[sizes[row] for row in mine], y=[rates[row] for row in mine], mode="markers",
+                name=label(str(transport)), text=quantities([times[row] for row in mine], "ns"),
+                customdata=[[format_quantity(sizes[row], "bytes"), format_quantity(rates[row], "bytes_per_s")]
+                            for row in mine],
+                hovertemplate="%{customdata[0]}, %{customdata[1]}<br>%{text}",
+                marker={
+                    "color": sheet.line(place), "opacity": 0.7,
+                    "size": [max(6.0, 36 * ((times[row] or 0.0) / longest) ** 0.5) if longest else 8.0 for row in mine],
+                },
+            )
+        )  # fmt: skip
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(type="log", title=sheet.title_of(table, "packet_bytes") + " (B)", exponentformat="SI")
+    figure.update_yaxes(type="log", title=sheet.title_of(table, "bytes_per_s") + " (B/s)", exponentformat="SI")
+    return figure
+
+
+def rank_strip(sheet: Sheet) -> go.Figure:
+    """Ranks against each other: darker is longer within a column; ranks that differ from the others carry a mark.
+
+    Source:
+        Modified z-score above 3.5 and more than 5 % from the median, from four ranks on; see `reports/bars.py`.
+    """
+    import plotly.graph_objects as go
+
+    table = sheet.table("ranks")
+    ranks = need(table, "rank")
+    figures = [
+        column for column in table.columns
+        if column.unit in ("ns", "us", "ms", "s", "ratio") and any(n is not None for n in numbers(table, column.name))
+    ]  # fmt: skip
+    if len(table) < 2 or not figures:
+        raise NotInData("fewer than two ranks, or no figure of theirs")
+    shares, texts = [], []
+    for column in figures:
+        values = numbers(table, column.name)
+        known = [value for value in values if value is not None]
+        low, high = min(known), max(known)
+        marks = far(values)
+        shares.append([
+            None if value is None else (value - low) / (high - low) if high > low else 0.0 for value in values
+        ])  # fmt: skip
+        texts.append([
+            ("◆ " if mark else "") + format_quantity(value, column.unit)
+            for value, mark in zip(values, marks, strict=True)
+        ])  # fmt: skip
+    figure = sheet.blank(f"{sheet.word('chart.strip')}<br><sub>{sheet.word('chart.strip_note')}</sub>")
+    figure.add_trace(
+        go.Heatmap(
+            x=[sheet.say(column.title) for column in figures], y=[sheet.rank_name(rank) for rank in ranks],
+            z=[list(line) for line in zip(*shares, strict=True)],
+            text=[list(line) for line in zip(*texts, strict=True)],
+            zmin=0, zmax=1, colorscale=sheet.heat("blue"), showscale=False, xgap=1, ygap=1,
+            texttemplate="%{text}" if len(table) <= 40 else None,
+            hovertemplate="%{y}<br>%{x}: %{text}<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    figure.update_layout(height=max(320, 200 + 24 * min(len(table), 60)))
+    return figure
+
+
+def far(values: Sequence[float | None]) -> list[bool]:
+    """Which values stand out from the others, by the modified z-score and the distance from the median."""
+    known = [value for value in values if value is not None]
+    if len(known) < 4:
+        return [False] * len(values)
+    middle = median(known)
+    deviation = median(abs(value - middle) for value in known)
+
+    def is_far(value: float | None) -> bool:
+        if value is None or not abs(value - middle) > MIN_DEVIATION_RATIO * abs(middle):
+            return False
+        return deviation == 0 or Z_FACTOR * abs(value - middle) / deviation > MODIFIED_Z_LIMIT
+
+    return [is_far(value) for value in values]
