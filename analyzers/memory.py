@@ -366,24 +366,33 @@ def thinned(part: Component, points: int = TIMELINE_POINTS) -> Ints:
 
 
 def _modules(trace: Trace) -> ResultTable | None:
+    """Driver components over the capture: first, least and most, and how much each grew."""
     table = trace[MODULE_MEMORY]
-    names, reserved = table.text("component"), table.ints("reserved_bytes")
-    peaks: dict[str, int] = {}
+    names, reserved, time = table.text("component"), table.ints("reserved_bytes"), table.ints("time_ns")
+    found: list[tuple[str, Ints]] = []
     for code in np.unique(names.codes[names.codes >= 0]).tolist():
-        values = reserved[(names.codes == code) & (reserved != NULL)]
+        rows = np.flatnonzero((names.codes == code) & (reserved != NULL))
+        values = reserved[rows[np.argsort(time[rows], kind="stable")]]
         if len(values) and int(values.max()) > 0:
-            peaks[names.values[code]] = int(values.max())
-    if not peaks:
+            found.append((names.values[code], values))
+    if not found:
         return None
-    ranked = sorted(peaks.items(), key=lambda item: -item[1])
+    found.sort(key=lambda item: -int(item[1].max()))
+    capacity = capacity_of(trace)
     return result_table(
         "memory-modules",
         Words("Memory by driver component", "按驱动组件统计的内存"),
         (
-            Col("component", "Component", "组件", [name for name, _ in ranked]),
-            Col("peak_reserved_bytes", "Peak", "峰值", [peak for _, peak in ranked], "bytes"),
+            Col("component", "Component", "组件", [name for name, _ in found]),
+            Col("peak_reserved_bytes", "Peak", "峰值", [int(values.max()) for _, values in found], "bytes"),
+            Col("capacity_ratio", "Of device memory", "占设备内存",
+                [None if capacity is None else int(values.max()) / capacity for _, values in found], "ratio"),
+            Col("least_reserved_bytes", "Lowest", "最低", [int(values.min()) for _, values in found], "bytes"),
+            Col("grown_bytes", "Last less first", "末次减首次",
+                [int(values[-1] - values[0]) for _, values in found], "bytes"),
+            Col("samples", "Samples", "采样数", [len(values) for _, values in found], "count"),
         ),
-    )
+    )  # fmt: skip
 
 
 def _largest_blocks(trace: Trace) -> ResultTable | None:
