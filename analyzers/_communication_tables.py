@@ -302,15 +302,15 @@ def _links(calls: Calls, names: dict[str | None, str]) -> ResultTable:
 
 
 def packets_in_steps(calls: Calls) -> Table:
-    """comm_packets of the steps; from the sub-tasks where the exporter's histogram is absent."""
+    """comm_packets of the steps; from the sub-tasks where the exporter's histogram is absent. All figures are known."""
     packets = calls.trace[COMM_PACKETS]
     if len(packets):
-        return packets
+        return _with_figures(packets)
     tasks = calls.trace[COMM_TASKS]
     moved = tasks.select(is_move(tasks) & tasks.text("transport").isin({"SDMA", "RDMA"}) & _crosses(tasks))
     inside = membership(calls.trace, moved, calls.windows) >= 0
     moved = moved.select(inside)
-    return Table(
+    packets = Table(
         COMM_PACKETS,
         {
             "name": calls.trace[COMM_OPS].text("name").take(moved.ints("comm_op")),
@@ -320,6 +320,15 @@ def packets_in_steps(calls: Calls) -> Table:
             "time_ns": moved.ints("dur_ns"),
         },
     )
+    return _with_figures(packets)
+
+
+def _with_figures(packets: Table) -> Table:
+    """The rows that say how many packets of which size took how long: the others can be in no sum."""
+    known = np.ones(len(packets), bool)
+    for name in ("packet_bytes", "count", "time_ns"):
+        known &= packets.ints(name) != NULL
+    return packets if known.all() else packets.select(known)
 
 
 def _crosses(tasks: Table) -> Bools:

@@ -121,7 +121,7 @@ def _with_known_sizes(trace: Trace) -> Trace:
             tables[name] = table.with_columns(changed)
     if not tables:
         return trace
-    warnings = (*trace.meta.warnings, f"{count} sizes below zero or over an exbibyte are unknown")
+    warnings = (*trace.meta.warnings, f"{count} sizes below zero or over 16 TiB are unknown")
     return Trace({**trace.tables, **tables}, replace(trace.meta, warnings=warnings))
 
 

@@ -21,7 +21,7 @@ from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Ints, Table, Text
 from ascend_perf.model.trace import Group
 from ascend_perf.parsers._ascend_files import database, table_names
-from ascend_perf.parsers._numbers import MAX_BYTES, MAX_TOTAL, bounded, whole
+from ascend_perf.parsers._numbers import MAX_BYTES, bounded, whole
 
 MAX_JSON_BYTES: Final = 1 << 30
 """communication*.json beyond this are refused; real ones are kilobytes to a few MiB. Status: assumed."""
@@ -270,15 +270,18 @@ def add_call(figures: CommFigures, key: str, step_id: int, is_p2p: bool, call: C
                 {
                     **common,
                     "transport": transport,
-                    "packet_bytes": bytes_of_mb(_number(size)),
-                    "count": _count(pair[0]) if pair else NULL,
-                    "time_ns": ns_of_ms(pair[1]) if len(pair) > 1 else NULL,
+                    **_packets(_number(size), pair[0] if pair else None, pair[1] if len(pair) > 1 else None),
                 }
             )
 
 
-def _count(value: float | None) -> int:
-    return NULL if value is None or not 0 <= value <= MAX_TOTAL else whole(value)
+def _packets(mb: float | None, count: float | None, ms: float | None) -> dict[str, int]:
+    """Size, number and time of the packets of one size; what makes more data than there can be is unknown."""
+    size = bytes_of_mb(mb)
+    number = NULL if count is None or not 0 <= count <= MAX_BYTES else whole(count)
+    if NULL not in (size, number) and size * number > MAX_BYTES:
+        number = NULL
+    return {"packet_bytes": size, "count": number, "time_ns": ns_of_ms(ms)}
 
 
 def _number(text: str) -> float | None:
@@ -430,13 +433,10 @@ def add_bandwidth(figures: CommFigures, rows: list[tuple[Cell, ...]]) -> int:
                 }
             )
         if packet := float_of(row[6]):
-            count = float_of(row[7])
             figures.packets.append(
                 {
                     **common,
-                    "packet_bytes": bytes_of_mb(packet),
-                    "count": _count(count),
-                    "time_ns": ns_of_ms(float_of(row[8])),
+                    **_packets(packet, float_of(row[7]), float_of(row[8])),
                 }
             )
     return len(rows)

@@ -15,8 +15,8 @@ from ascend_perf.model.table import NULL, Ints
 MAX_WHOLE: Final = float(2**63 - 1024)
 """The largest float below 2**63."""
 
-MAX_BYTES: Final = 1 << 60
-"""Larger sizes (an exbibyte) are damage: sums of them would leave int64. Status: assumed."""
+MAX_BYTES: Final = 1 << 44
+"""Larger sizes (16 TiB, more than a host holds) are damage: sums of them could leave int64. Status: assumed."""
 
 MAX_TOTAL: Final = 1 << 53
 """Larger counts and sums of times (104 days) are damage, for the same reason. Status: assumed."""

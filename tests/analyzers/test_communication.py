@@ -208,7 +208,7 @@ def test_pipeline_waits_are_left_to_the_ranks_analyzer(make_trace: MakeTrace) ->
 
 
 def test_small_packets_weigh_by_time_and_not_by_number(make_trace: MakeTrace) -> None:
-    def packets(*rows: tuple[int, int, int]) -> Trace:
+    def packets(*rows: tuple[int | None, int | None, int | None]) -> Trace:
         return make_trace(
             meta=NPU,
             steps=STEP,
@@ -227,6 +227,14 @@ def test_small_packets_weigh_by_time_and_not_by_number(make_trace: MakeTrace) ->
     # 80 % of the transfer time in small packets x 500 ns of transfer in 1000 ns; at the rate of the large ones their
     # bytes would need next to nothing.
     assert of(slow, "N-02").share_ratio == pytest.approx(0.4, abs=0.001)
+
+    unknown = [(1000, 10, None), (1000, None, 7), (None, 3, 7)]
+    with_gaps = communication.run_on_trace(packets((1000, 10, 400), (32_000_000, 1, 100), *unknown))
+    assert of(with_gaps, "N-02").share_ratio == of(slow, "N-02").share_ratio
+    for outcome in (slow, with_gaps):
+        table = next(table for table in outcome.tables if table.name == "packets")
+        assert table.column("count") == (10, 1) and table.column("time_ns") == (400, 100)
+        assert table.column("size_bytes") == (10_000, 32_000_000)
 
 
 def test_small_messages_at_the_rate_of_the_link_are_no_finding(make_trace: MakeTrace) -> None:

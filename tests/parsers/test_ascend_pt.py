@@ -830,6 +830,28 @@ def test_lines_with_numbers_that_are_none_keep_what_their_events_say(tmp_path: P
     assert not trace.has(t.COMM_TASKS) or not len(trace[t.COMM_TASKS])
 
 
+def test_figures_beyond_reason_are_unknown(tmp_path: Path) -> None:
+    write_kernels(tmp_path, [kernel_row(0), comm_row(1, "G3")])
+    odd = {**TIME, "Transit Time(ms)": -1.0, "Wait Time(ms)": 1e18, "Idle Time(ms)": 86_400_001}
+    spread = {"2.0": [2, 0.3], "-1": [1, -1], "1e30": [1e30], "8": [1e9, 1e9]}
+    bands = {"HCCS": {"Transit Size(MB)": -4.0, "Transit Time(ms)": 1e18, "Size Distribution": spread}}
+    call = {"Communication Time Info": odd, "Communication Bandwidth Info": bands}
+    key = f"hcom_allReduce__612_1_1@{group_hash('group_name_0')}"
+    (tmp_path / "communication.json").write_text(json.dumps({"step3": {"collective": {key: call}}}))
+
+    trace = read(tmp_path)
+
+    calls = trace[t.COMM_OPS]
+    assert [int(calls.ints(f"{name}_ns")[0]) for name in ("transit", "wait", "idle", "sync")] == [
+        NULL, NULL, NULL, 15_000,
+    ]  # fmt: skip
+    packets, transfers = trace[t.COMM_PACKETS], trace[t.COMM_TRANSFERS]
+    assert packets.ints("packet_bytes").tolist() == [2_000_000, NULL, NULL, 8_000_000]
+    assert packets.ints("count").tolist() == [2, 1, NULL, NULL]  # 10^9 packets of 8 MB are 8 PB
+    assert packets.ints("time_ns").tolist() == [300_000, NULL, NULL, NULL]
+    assert (transfers.ints("size_bytes").tolist(), transfers.ints("time_ns").tolist()) == ([NULL], [NULL])
+
+
 def test_figures_alone_give_calls_with_rounded_starts(tmp_path: Path) -> None:
     write_communication(tmp_path, "group_name_0")
 
