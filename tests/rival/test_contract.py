@@ -23,7 +23,7 @@ Rows that other tests hold (checked by test_index):
 | 8, must match: modules | call stacks of modules | tests/analyzers/test_flame.py::test_all_of_the_alexnet_step_is_attributed_and_its_backward_lies_with_its_layers |
 | 8, must match: bubbles | - | tests/analyzers/test_ranks.py::test_micro_batches_are_counted_from_the_calls_of_the_end_stages |
 | 8, must match: MoE | - | tests/analyzers/test_experts.py::test_the_fullest_rank_of_a_group_is_named |
-| 8, must match: time split by class | - | tests/analyzers/test_operators.py::test_sums_agree_with_the_reference |
+| 8, must match: time split by class | - | tests/analyzers/test_step_classes.py::test_classes_passes_and_engines_are_told_apart_and_add_up |
 """  # noqa: E501
 
 from __future__ import annotations

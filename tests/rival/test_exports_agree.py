@@ -73,13 +73,13 @@ def test_both_exports_of_a_job_give_the_same_findings(name: str, tmp_path: Path)
     second = {(f.code, f.subject): f for f in database.findings}
     assert first.keys() == second.keys()
     for key, found in first.items():
-        other = second[key]
-        assert (found.ranks, found.affected_ranks) == (other.ranks, other.affected_ranks), key
-        assert found.severity is other.severity, key
+        again = second[key]
+        assert (found.ranks, found.affected_ranks) == (again.ranks, again.affected_ranks), key
+        assert found.severity is again.severity, key
         if found.share_ratio is None:
-            assert other.share_ratio is None
+            assert again.share_ratio is None
         else:
-            assert other.share_ratio == pytest.approx(found.share_ratio, rel=0.005, abs=1e-4), key
+            assert again.share_ratio == pytest.approx(found.share_ratio, rel=0.005, abs=1e-4), key
     said = [
         {(o.analyzer, o.rank, j.code): j.verdict for o in analysis.outcomes for j in o.judged}
         for analysis in (text, database)
