@@ -48,6 +48,12 @@ TAKERS: Final[dict[str, Literal["DVPP", "AIPP", "not known"]]] = {
 }  # fmt: skip
 """What takes a stage over on the device; the others stay on the host."""
 
+SAID: Final = {
+    "decode": "解码", "resize": "缩放", "crop": "裁剪", "normalize": "归一化", "rescale": "数值缩放", "pad": "补边",
+    "colour": "色域转换", "layout": "排布转换", "flip": "翻转", OTHER: "其他预处理",
+}  # fmt: skip
+"""The stages in Chinese."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PythonStage:

@@ -106,7 +106,7 @@ def _bounds(compute: Floats, memory: Floats, memory_ns: Floats) -> list[str | No
     if np.isnan(memory_ns).all():
         return [None] * len(compute)
     return [
-        None if not c and not m else "compute" if c > m else "memory"
+        None if not c and not m else "compute-bound" if c > m else "memory-bound"
         for c, m in zip(compute.tolist(), memory.tolist(), strict=True)
     ]
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._python_stages import OTHER, TAKERS, python_stages, told_calls
+from ascend_perf.analyzers._python_stages import SAID, TAKERS, python_stages, told_calls
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._steps import (
     StepWindows,
@@ -350,7 +350,7 @@ def _finding(
 
 
 _WHERE: Final = {"host": "Host", "device": "设备"}
-_NAMES: Final = {"dataloader": "数据加载", OTHER: "其他预处理", "kernels before the first conv": "首个卷积之前的算子"}
+_NAMES: Final = {"dataloader": "数据加载", "kernels before the first conv": "首个卷积之前的算子", **SAID}
 
 
 def _said(name: str) -> str:

@@ -168,7 +168,7 @@ def test_what_is_unused_over_time_and_at_the_peak(make_trace: MakeTrace) -> None
 
     table = next(t for t in memory.run_on_trace(make_trace(memory=rows)).tables if t.name == "memory-peaks")
 
-    assert tuple(table.column("unused_ratio")) == (pytest.approx((0.5 * 10 + 0.25 * 30) / 40),)
+    assert table.column("unused_ratio")[0] == pytest.approx((0.5 * 10 + 0.25 * 30) / 40)
     assert table.column("unused_at_peak_bytes") == (380 * MIB,)
 
 

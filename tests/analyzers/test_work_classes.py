@@ -54,13 +54,13 @@ def test_the_roof_of_each_class(make_trace: Make) -> None:
     assert product["bytes"] == 2 * 3 * 4096**2 + 2 * (4096**2 + 2 * 4096)
     assert product["efficiency_ratio"] == pytest.approx((first + second) / 300_000)
     assert product["wasted_ns"] == pytest.approx(300_000 - first - second)
-    assert product["bound"] == "compute"
+    assert product["bound"] == "compute-bound"
     assert product["flops_formula"] == "2·M·N·K" and product["bytes_formula"] == "|A| + |B| + |C|"
     add = rows["elementwise"]
     floor = 3 * 4 * 4096**2 / RATE * 1e9
     assert add["flops"] == 4096**2
     assert add["efficiency_ratio"] == pytest.approx(floor / 90_000)
-    assert add["bound"] == "memory"
+    assert add["bound"] == "memory-bound"
     assert add["flops_formula"] == "≥ 1·|Y|"
     assert add["achieved_bytes_per_s"] == pytest.approx(3 * 4 * 4096**2 / 90e-6)
     assert rows["other"]["flops"] is None and rows["other"]["efficiency_ratio"] is None
