@@ -59,7 +59,7 @@ class RealKind:
     clocks: bool = False
     """Its strengths are clocks, not shares of the step."""
     is_split: bool = False
-    """The rows each explain a part: their growth adds up."""
+    """The rows each explain a part: what they claim on each rank adds up."""
     second: frozenset[str] = frozenset()
     """Rows of the other fault where two are planted: both have to be found."""
     note: str = ""
@@ -77,7 +77,7 @@ def _kind(name: str, plant: Callable[..., float], codes: str, also: str = "",
     return RealKind(name=name, sources=sources, plant=plant, codes=rows(codes), also=rows(also), **more)  # type: ignore[arg-type]
 
 
-_GAPS = _kind("gaps", plants.filled(12, None), "H-01", also="H-03")
+_GAPS = _kind("gaps", plants.filled(12, None), "H-01 H-03", is_split=True)
 _LOADER = _kind("loader-slow", plants.loader, "D-01")
 _SYNC = _kind("sync-item", plants.filled(6, plants.synchronise), "H-05")
 _COMPILE = _kind("compile", plants.filled(8, plants.compile_again), "H-06")
@@ -182,6 +182,17 @@ def _by_key(findings: Sequence[Finding], step: float, steps: int) -> dict[tuple[
     return made
 
 
+def together(findings: Sequence[Finding], codes: frozenset[str], step: float, steps: int) -> float:
+    """Time per step that findings of some rows claim together, in ns: mean of the ranks."""
+    ranks: dict[int | None, float] = defaultdict(float)
+    for found in findings:
+        for claim in found.claims if found.code in codes else ():
+            ranks[claim.rank] += claim.gain_ns / steps
+        if found.code in codes and not found.claims:
+            ranks[None] += claimed(found, step, steps)
+    return statistics.fmean(ranks.values()) if ranks else 0.0
+
+
 @cache
 def baseline(folder: Path, source: str) -> tuple[tuple[Finding, ...], float, int]:
     """Findings of the unedited job, read and written by the same editor; its step, and how many there are."""
@@ -232,7 +243,9 @@ def judge(
     is_found = True
     for half in halves:
         gains = [grown[code] for code in half]
-        error = min((gain / share - 1 for gain in ([sum(gains)] if kind.is_split else gains)), key=abs, default=None)
+        if kind.is_split:
+            gains = [together(after, half, step, steps) - together(before, half, old_step, steps)]
+        error = min((gain / share - 1 for gain in gains), key=abs, default=None)
         appears = any(f.code in half and (f.code not in old_codes or (f.severity in GRADES and f.code not in weighty))
                       for f in after)  # fmt: skip
         is_found &= not half or appears or (error is not None and abs(error) <= GAIN_TOLERANCE)

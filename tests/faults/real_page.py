@@ -12,7 +12,7 @@ from tests.faults.planting import STRENGTHS
 from tests.faults.real import REAL_KINDS, RealScore
 
 _NAMES: Final = (
-    ("level1", "AlexNet (L1)"), ("level2", "AlexNet (L2)"), ("qwen3", "Qwen3"), ("h100", "LLM on H100"),
+    ("text/level1", "AlexNet (L1)"), ("text/level2", "AlexNet (L2)"), ("qwen3", "Qwen3"), ("h100", "LLM on H100"),
     ("v100", "ResNet50 on V100"),
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.faults.real_derive import launched, nested, planes
-from tests.faults.real_text import NONE, Cut, Event, RealRank, Row, end_of, is_kernel, to_ns, to_us
+from tests.faults.real_text import HOST, NONE, Cut, Event, RealRank, Row, end_of, is_kernel, to_ns, to_us
 
 LAYERS: Final = {"acl": "AscendCL", "node": "Node", "runtime": "Runtime"}
 MICRO: Final = 1000
@@ -129,8 +129,9 @@ Place = tuple[int, int, int]
 
 def _flow(rank: RealRank, cat: str, name: str, key: Any, start: Place, end: Place) -> None:
     for phase, (pid, tid, time) in (("s", start), ("f", end)):
+        lane = f"host:{tid}" if rank.process[pid] in HOST else "device"
         rank.events.append({"ph": phase, "bp": "e", "name": name, "id": key, "pid": pid, "tid": tid, "ns": time,
-                            "cat": cat, "lane": "device"})  # fmt: skip
+                            "cat": cat, "lane": lane})  # fmt: skip
 
 
 def add_queued(rank: RealRank, name: str, host: int, queue: tuple[int, int]) -> None:

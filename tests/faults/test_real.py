@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_perf.model.finding import Evidence, Finding, Words, severity_of
+from ascend_perf.intervals import EMPTY
+from ascend_perf.model.finding import Claim, Evidence, Finding, Words, severity_of
 from tests.faults import real_plants as plants
 from tests.faults.known import REAL_FALSE, REAL_GAINS, REAL_MISSES
 from tests.faults.planting import rows
@@ -133,6 +135,19 @@ def test_what_was_there_before_is_not_false_and_what_is_new_is() -> None:
 def test_other_findings_that_grow_are_false() -> None:
     score = judged([said("H-01", 0.2)], [said("H-01", 0.24), said("H-05", 0.1)])
     assert [text.split()[0] for text in score.false] == ["H-01"]  # 60 ns of 100
+
+
+def test_rows_that_share_the_time_count_together_rank_by_rank() -> None:
+    def on(code: str, gains: dict[int, float]) -> Finding:
+        claims = tuple(Claim(rank=r, where=EMPTY, gain_ns=gain, whole_ns=1000) for r, gain in gains.items())
+        return replace(said(code, max(gains.values()) / 1000), claims=claims)
+
+    kind = RealKind(name="x", sources=(), plant=lambda *_: 0.0, codes=rows("H-01 H-03"), is_split=True)
+    before = [on("H-01", {0: 100.0, 1: 120.0})]
+    # Rank 0 gains 60 + 45, rank 1 95 + nothing: 100 on average.
+    after = [on("H-01", {0: 160.0, 1: 215.0}), on("H-03", {0: 45.0})]
+    score = judge(kind, LEVEL1, "medium", 100.0, before, 1000.0, after, 1000.0)
+    assert score.gain_error == 0.0 and score.is_found
 
 
 def test_of_two_faults_both_have_to_be_found() -> None:
