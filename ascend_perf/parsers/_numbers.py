@@ -99,6 +99,8 @@ def decimal_scaled(cells: NDArray[np.bytes_], decimals: int) -> Ints:
             fraction += is_digit & seen_dot
             digits += is_digit
             odd |= is_digit & closed
+        if not byte.all():
+            closed |= byte == 0  # the end of a short cell; digits behind it are damage
         rest = ~is_digit & (byte != 0)
         if rest.any():
             dot = byte == 46
@@ -162,7 +164,9 @@ def _exact(cell: bytes, decimals: int) -> int:
         number = Decimal(text)
     except InvalidOperation:
         return NULL
-    if not number.is_finite() or abs(number.adjusted()) > 30:
+    if not number.is_finite():
         return NULL
+    if abs(number.adjusted()) > 30:  # far too large, or as good as zero
+        return NULL if number and number.adjusted() > 0 else 0
     scaled = int(number.scaleb(decimals).to_integral_value(rounding="ROUND_HALF_UP"))
     return scaled if NULL < scaled <= np.iinfo(np.int64).max else NULL

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import math
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from ascend_perf.errors import InputError
 from ascend_perf.model.table import NULL
+from ascend_perf.parsers import _ascend_csv
 from ascend_perf.parsers._ascend_csv import MISSING_WORDS, header, read_csv
 from ascend_perf.parsers._numbers import decimal_scaled
 
@@ -130,6 +132,64 @@ def test_decimal_text_is_read_exactly(value: int, tail: str, quote: bool) -> Non
     cell = (f'"{text}"' if quote else text).encode()
 
     assert decimal_scaled(np.array([cell]), 3).tolist() == [value]
+
+
+SIGNED = st.tuples(
+    st.sampled_from(["", "-"]), st.text("0123456789", max_size=21), st.sampled_from(["", "."]),
+    st.text("0123456789", max_size=21), st.sampled_from(["", "", "e0", "E+3", "e-7", "e12", "e400", "e-400"]),
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    cells=st.lists(st.tuples(SIGNED, st.sampled_from(["", "\t", " ", '"'])), min_size=1, max_size=6),
+    decimals=st.sampled_from([0, 3]),
+)
+def test_columns_are_read_as_decimal_arithmetic_reads_them(cells: list[tuple[str, str]], decimals: int) -> None:
+    def exact(text: str) -> int:
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            return NULL
+        if abs(number.adjusted()) > 30:
+            return NULL if number and number.adjusted() > 0 else 0
+        scaled = int(number.scaleb(decimals).to_integral_value(rounding=ROUND_HALF_UP))
+        return scaled if abs(scaled) < 2**63 else NULL
+
+    written = np.array([((end if end == '"' else "") + text + end).encode() for text, end in cells], np.bytes_)
+
+    assert decimal_scaled(written, decimals).tolist() == [exact(text) for text, _ in cells]
+
+
+@pytest.mark.parametrize("cell", [b"1\x002", b"12\x00.5", b"1\x00\x00-", b"\x001"])
+def test_a_zero_byte_inside_of_a_number_makes_it_none(cell: bytes) -> None:
+    assert decimal_scaled(np.array([cell, b"17.5"]), 3).tolist() == [NULL, 17_500]
+
+
+@ONE_FILE
+@given(
+    rows=st.lists(st.lists(st.text(' ab1,;"\n\té', max_size=6), min_size=1, max_size=5), max_size=8),
+    newline=st.sampled_from(["\n", "\r\n"]),
+)
+def test_both_ways_of_splitting_find_the_same_cells(tmp_path: Path, rows: list[list[str]], newline: str) -> None:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator=newline)
+    writer.writerows([["a", "b", "c"], *rows])
+    path = write(tmp_path, out.getvalue())
+
+    quick = read_csv(path, numbers=("b",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ascend_csv, "_split", _refuse)
+        slow = read_csv(path, numbers=("b",))
+
+    assert (quick.rows, quick.ragged, quick.torn) == (slow.rows, slow.ragged, slow.torn)
+    assert quick.rows == sum(len(row) <= 3 for row in rows)
+    for name in ("a", "b", "c"):
+        assert quick.cells(name).tolist() == slow.cells(name).tolist()
+
+
+def _refuse(*_: object) -> None:
+    raise _ascend_csv._Unsplittable("for the test")
 
 
 @given(value=st.integers(2**63, 10**30))
