@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from ascend_perf.model.finding import Outcome
 from ascend_perf.model.table import Table
 from ascend_perf.model.trace import Trace
 from ascend_perf.pipeline import Analysis, analyze
-from tests.conftest import traces_folder
 from tests.rival._said import analysis_of, verdicts
 
 ROOT = Path(__file__).parent.parent.parent
@@ -111,15 +110,20 @@ def _needs() -> dict[str, frozenset[str]]:
     return found
 
 
-def _without(name: str, file: str, folder: Path) -> Analysis:
-    root = traces_folder()
-    assert root is not None
-    target = folder / Path(name).name
-    shutil.copytree(root / name, target)
-    for path in list(target.rglob(f"{file}*")):  # with what SQLite keeps beside a database
-        path.chmod(0o644)
-        path.unlink()
-    return analyze(target)
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Analysis]:
+    """The analysis of a profile without one of its files, once for each."""
+
+    @cache
+    def analyzed(source: Path, file: str) -> Analysis:
+        target = tmp_path_factory.mktemp("less") / source.name
+        shutil.copytree(source, target)
+        for path in list(target.rglob(f"{file}*")):  # with what SQLite keeps beside a database
+            path.chmod(0o644)
+            path.unlink()
+        return analyze(target)
+
+    return analyzed
 
 
 def _outcomes(analysis: Analysis) -> Iterator[tuple[str, Outcome]]:
@@ -137,10 +141,10 @@ def _said(outcome: Outcome) -> object:
 
 @pytest.mark.parametrize(("name", "file"), CASES, ids=lambda value: str(value).rpartition("/")[2])
 def test_one_file_less_changes_what_it_holds_and_no_more(
-    traces: Path, tmp_path: Path, name: str, file: str
+    traces: Path, without: Callable[[Path, str], Analysis], name: str, file: str
 ) -> None:
     """8, 6 and 7, 11: tables of other files are the same, and so is what analyzers say that do not read these."""
-    whole, less = analysis_of(traces / name), _without(name, file, tmp_path)
+    whole, less = analysis_of(traces / name), without(traces / name, file)
     (before,), (after,) = whole.run.traces, less.run.traces
 
     changed = _changed_tables(before, after)
@@ -156,9 +160,11 @@ def test_one_file_less_changes_what_it_holds_and_no_more(
 
 
 @pytest.mark.parametrize(("name", "file"), CASES, ids=lambda value: str(value).rpartition("/")[2])
-def test_what_a_missing_file_takes_is_said(traces: Path, tmp_path: Path, name: str, file: str) -> None:
+def test_what_a_missing_file_takes_is_said(
+    traces: Path, without: Callable[[Path, str], Analysis], name: str, file: str
+) -> None:
     """8, 6: a finding that goes is not judged, never clean; what is not there is listed with what would bring it."""
-    whole, less = analysis_of(traces / name), _without(name, file, tmp_path)
+    whole, less = analysis_of(traces / name), without(traces / name, file)
     (before,), (after,) = whole.run.traces, less.run.traces
 
     gone = {f.code for f in whole.findings} - {f.code for f in less.findings}
