@@ -164,7 +164,8 @@ class Columns:
         no_time = (start == NULL) | (dur == NULL)
         negative = ~no_time & (dur < 0)
         absurd = ~no_time & (dur > MAX_DUR_NS)
-        bad = no_time | negative | absurd | (np.abs(np.where(no_time, 0, start)) > 2**62)
+        # Differences of any two stay within int64.
+        bad = no_time | negative | absurd | (start < -(2**61)) | (start > 2**62)
         if bad.any():
             self.file.drop("time stamp or duration missing or unreadable", int(no_time.sum()))
             self.file.drop("negative duration", int(negative.sum()))

@@ -223,6 +223,8 @@ def test_bad_times_are_dropped_and_counted(write: Write) -> None:
                 kernel("huge", 10**40, 1),
                 kernel("no duration", 1, None),
                 kernel("text", 1, "soon"),
+                kernel("long ago", -(2**61) // 1000 - 1, 1),
+                kernel("far ahead", 2**62 // 1000 + 1, 1),
             ]
         )
     )
@@ -232,6 +234,7 @@ def test_bad_times_are_dropped_and_counted(write: Write) -> None:
         "negative duration": 1,
         "duration over a day": 1,
         "time stamp or duration missing or unreadable": 3,
+        "time stamp out of range": 2,
     }
 
 
