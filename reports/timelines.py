@@ -18,6 +18,10 @@ TIMELINE: Final = "timeline"
 NEEDED: Final = ("lane", "kind", "name", "start_ns", "dur_ns")
 """Columns without which there is no timeline."""
 
+_EXTRA: Final = (
+    ResultColumn(name="count", title=Words("Intervals", "区间数"), unit="count"),
+    ResultColumn(name="busy_ns", title=Words("Busy", "忙碌时间"), unit="ns"),
+)
 _ON_DEVICE: Final = frozenset({"compute", "communication", "copy"})
 
 
@@ -85,13 +89,7 @@ def coarser(table: ResultTable, rows: int) -> ResultTable:
             data.append(cells)
         else:
             data.append(_without(cells, is_new))
-    extra = tuple(
-        ResultColumn(name=name, title=title, unit=unit)
-        for name, title, unit in (
-            ("count", Words("Intervals", "区间数"), "count"), ("busy_ns", Words("Busy", "忙碌时间"), "ns"),
-        )
-        if name in given
-    )  # fmt: skip
+    extra = tuple(column for column in _EXTRA if column.name in given)
     return replace(kept, columns=(*kept.columns, *extra), data=(*data, *(given[column.name] for column in extra)))
 
 

@@ -94,7 +94,7 @@
       launch: column(table, "launch_start_ns", NaN), type: new Uint8Array(n), depth: new Uint8Array(n), lane: new Int32Array(n), total: 0, runs: 0,
       name: function (id) { return (name && name.get(id)) || ""; },
       kind: function (id) { return (kind && kind.get(id)) || ""; },
-      rawKind: function (id) { return (kind && kind.key(id)) || ""; },
+      rawKind: function (id) { return ((kind && kind.key(id)) || "").toLowerCase(); },
       nameCode: name && name.codes ? function (id) { return name.codes[id]; } : null,
       names: name && name.texts ? name.texts : [],
     };
@@ -134,6 +134,9 @@
       l.rows = rowsOf(model, l.ids);
       l.type = Number(Object.keys(l.weight).sort(function (a, b) { return l.weight[b] - l.weight[a]; })[0]);
       if (GROUPS.indexOf(l.group) < 0) l.group = GROUP_OF[TYPES[l.type]];
+      // Below the title of its group, a communicator needs its own name only.
+      const own = l.group === "communication" && /^Communication (.+)$/.exec(l.key);
+      l.title = own ? own[1] : l.name;
     });
     // Waits of a communication group are drawn into its collectives.
     model.lanes.forEach(function (l) {

@@ -59,8 +59,7 @@
     const view = kept && kept[0] < kept[1] ? { from: Math.max(model.low, kept[0]), to: Math.min(model.high, kept[1]) } : { from: model.low, to: model.high };
     if (!(view.to > view.from)) Object.assign(view, { from: model.low, to: model.high });
     const closed = memory.closed = memory.closed || {};
-    let width = 0, height = 0, hover = null, pinned = null, chosen = null, found = null, drag = null, groups = [], ink = null, waiting = false;
-    const fingers = new Map();
+    let width = 0, height = 0, hover = null, pinned = null, chosen = null, found = null, groups = [], ink = null, waiting = false;
     const canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": AP.t("timeline.canvas") });
     const pen = canvas.getContext("2d");
     const brush = AP.timelinePaint(pen, {
@@ -192,7 +191,7 @@
         pen.fillRect(0, g.y, left() - 4, 1);
         pen.fillStyle = c.muted;
         if (closed[g.key]) return;
-        g.lanes.forEach(function (l) { pen.fillText(brush.fit(l.name, left() - 16, 5), 8, l.y + ROW / 2); });
+        g.lanes.forEach(function (l) { pen.fillText(brush.fit(l.title, left() - 16, 5), 8, l.y + ROW / 2); });
         g.counters.forEach(function (counter) {
           pen.fillText(brush.fit(counter.name, left() - 16), 8, counter.y + 7);
           pen.fillText(brush.fit("≤ " + q(counter.top, counter.unit), left() - 16), 8, counter.y + 21);
@@ -211,17 +210,19 @@
 
     /** Marks of severity and numbers of the findings above their bands, as far as there is room. */
     function bandMarks(c) {
-      let free = left();
+      // The first findings first, wherever they are.
+      const taken = [];
       pen.font = "600 11px system-ui, sans-serif";
-      bands.forEach(function (b) {
+      bands.slice().sort(function (x, y) { return x.n - y.n || x.s - y.s; }).forEach(function (b) {
         b.x = null;
         const x0 = Math.max(left(), at(b.s)), x1 = at(b.e);
-        if (x1 < left() || x0 > width - 24 || x0 < free) return;
-        const text = MARK[b.severity] + " " + b.n;
+        if (x1 < left() || x0 > width - 24) return;
+        const text = MARK[b.severity] + " " + b.n, until = x0 + pen.measureText(text).width + 4;
+        if (taken.some(function (t) { return x0 < t[1] + 4 && until > t[0] - 4; })) return;
         pen.fillStyle = c["sev-" + b.severity];
         pen.fillText(text, x0 + 1, AXIS + 6);
-        b.x = [x0, x0 + pen.measureText(text).width + 4];
-        free = b.x[1] + 4;
+        b.x = [x0, until];
+        taken.push(b.x);
       });
       pen.font = "11px system-ui, sans-serif";
     }
@@ -240,6 +241,7 @@
         pen.lineWidth = p === pinned ? 2 : 1.2;
         pen.strokeRect(x0 - 0.5, y - 0.5, Math.max(2, x1 - x0) + 1, ROW - 1);
       });
+      const drag = input.drag();
       const shown = drag && drag.mode === "zoom" ? { x0: drag.x, x1: drag.now, y0: 0, y1: height }
         : drag && drag.mode === "select" ? { x0: drag.x, x1: drag.now, y0: drag.y, y1: drag.nowY }
           : chosen ? { x0: at(chosen.start), x1: at(chosen.end), y0: chosen.top(), y1: chosen.bottom() } : null;
@@ -434,6 +436,13 @@
       later();
     }
 
+    /** The lanes between two heights, from one place to another. */
+    function select(x0, y0, x1, y1) {
+      const lanes = openLanes().filter(function (l) { return l.y < y1 + 1 && l.y + l.height > y0 - 1; });
+      const last = lanes[lanes.length - 1];
+      if (lanes.length) choose(ns(x0), ns(x1), lanes, function () { return lanes[0].y - 2; }, function () { return last.y + last.height; });
+    }
+
     function chooseWindow() {
       choose(view.from, view.to, openLanes(), function () { return HEAD; }, function () { return height; });
     }
@@ -506,67 +515,7 @@
       reveal(id);
     }
 
-    // ---- events -------------------------------------------------------------------------------------------------------
-
-    canvas.addEventListener("pointerdown", function (e) {
-      if (e.button) return;
-      const x = e.offsetX, y = e.offsetY;
-      fingers.set(e.pointerId, { x: x, y: y });
-      canvas.setPointerCapture(e.pointerId);
-      AP.tip(null);
-      if (fingers.size === 2) {
-        const two = Array.from(fingers.values());
-        drag = { mode: "pinch", width: Math.max(20, Math.abs(two[0].x - two[1].x)), centre: ns((two[0].x + two[1].x) / 2), span: view.to - view.from };
-        return;
-      }
-      drag = { mode: e.shiftKey ? "select" : e.pointerType === "touch" || y < AXIS ? "pan" : "zoom", x: x, y: y, now: x, nowY: y, from: view.from, to: view.to, moved: false };
-    });
-    canvas.addEventListener("pointermove", function (e) {
-      if (!drag) return e.pointerType === "touch" ? undefined : tell(e.offsetX, e.offsetY, e.clientX, e.clientY);
-      if (fingers.has(e.pointerId)) fingers.set(e.pointerId, { x: e.offsetX, y: e.offsetY });
-      if (drag.mode === "pinch") {
-        const two = Array.from(fingers.values());
-        if (two.length < 2) return;
-        const span = drag.span * drag.width / Math.max(20, Math.abs(two[0].x - two[1].x));
-        const share = ((two[0].x + two[1].x) / 2 - left()) / (width - left());
-        return set(drag.centre - span * share, drag.centre + span * (1 - share));
-      }
-      drag.now = e.offsetX;
-      drag.nowY = e.offsetY;
-      drag.moved = drag.moved || Math.abs(drag.now - drag.x) > 4;
-      if (drag.mode === "pan") {
-        const by = (drag.x - drag.now) / (width - left()) * (drag.to - drag.from);
-        set(drag.from + by, drag.to + by);
-      } else later();
-    });
-    canvas.addEventListener("pointerup", function (e) {
-      const done = drag;
-      fingers.delete(e.pointerId);
-      drag = null;
-      later();
-      if (!done || done.mode === "pinch") return;
-      const x0 = Math.max(left(), Math.min(done.x, done.now)), x1 = Math.max(done.x, done.now);
-      if (!done.moved) return click(e.offsetX, e.offsetY, e);
-      if (done.mode === "zoom" && x1 > left()) set(ns(x0), ns(x1));
-      if (done.mode === "select" && x1 > left()) {
-        const low = Math.min(done.y, done.nowY), high = Math.max(done.y, done.nowY);
-        const lanes = openLanes().filter(function (l) { return l.y < high + 1 && l.y + l.height > low - 1; });
-        const last = lanes[lanes.length - 1];
-        if (lanes.length) choose(ns(x0), ns(x1), lanes, function () { return lanes[0].y - 2; }, function () { return last.y + last.height; });
-      }
-    });
-    canvas.addEventListener("pointercancel", function (e) {
-      fingers.delete(e.pointerId);
-      drag = null;
-      later();
-    });
-    canvas.addEventListener("pointerleave", function () {
-      AP.tip(null);
-      if (hover) {
-        hover = null;
-        later();
-      }
-    });
+    // ---- input --------------------------------------------------------------------------------------------------------
 
     function click(x, y, e) {
       const mark = y >= AXIS && y < HEAD && bands.find(function (b) { return b.x && x >= b.x[0] && x <= b.x[1]; });
@@ -579,16 +528,6 @@
       if (e.pointerType !== "touch") tell(x, y, e.clientX, e.clientY);
     }
 
-    canvas.addEventListener("dblclick", all);
-    canvas.addEventListener("wheel", function (e) {
-      // The wheel scrolls the page until the reader has clicked into the timeline.
-      if (document.activeElement !== canvas && !e.ctrlKey && !e.metaKey) return;
-      e.preventDefault();
-      AP.tip(null);
-      const delta = e.deltaMode === 1 ? 30 : 1;
-      if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) move((e.deltaX || e.deltaY) * delta / 800);
-      else zoom(Math.pow(1.0015, Math.max(-600, Math.min(600, e.deltaY * delta))), ns(Math.max(left(), e.offsetX)));
-    }, { passive: false });
     const ACTS = {
       "+": function () { zoom(0.6); }, "=": function () { zoom(0.6); }, "-": function () { zoom(1 / 0.6); },
       ArrowUp: function () { zoom(0.6); }, ArrowDown: function () { zoom(1 / 0.6); }, w: function () { zoom(0.6); },
@@ -599,11 +538,13 @@
       f: function () { if (pinned) set(model.s[pinned.id] - 3 * (model.e[pinned.id] - model.s[pinned.id]), model.e[pinned.id] + 3 * (model.e[pinned.id] - model.s[pinned.id])); },
       Escape: function () { if (pinned || chosen) pin(null); else canvas.blur(); },
     };
-    canvas.addEventListener("keydown", function (e) {
-      if (!ACTS[e.key] || e.ctrlKey || e.metaKey || e.altKey) return;
-      e.preventDefault();
-      AP.tip(null);
-      ACTS[e.key]();
+    const input = AP.timelineInput(canvas, {
+      view: view, left: left, width: function () { return width; }, ns: ns, acts: ACTS,
+      set: set, zoom: zoom, move: move, all: all, later: later, tell: tell, click: click, select: select,
+      leave: function () {
+        hover = null;
+        later();
+      },
     });
 
     // ---- around the canvas --------------------------------------------------------------------------------------------
@@ -626,7 +567,7 @@
     });
     tellFound();
     current = {
-      model: model, view: view, draw: draw, window: set, pin: pin,
+      model: model, view: view, draw: draw, window: set, pin: pin, left: left, chosen: function () { return chosen; },
       statistics: function (start, end) { return AP.lanes.statistics(model, openLanes(), start, end); },
       place: function (id) {
         const lane = model.lanes[model.lane[id]];

@@ -72,7 +72,7 @@
 
     /** One row. What is long gets a box; shorter intervals share columns of a pixel, filled as high as they are busy. */
     function paint(row, y, tall, c, tally) {
-      const n = row.s.length, ppn = (v.width() - left()) / (view.to - view.from);
+      const n = row.s.length, x_ = left(), right = v.width(), ppn = (right - x_) / (view.to - view.from), zero = x_ - view.from * ppn;
       const first = AP.lanes.after(row.e, view.from, 0, n);
       const model_ = row.of || model, shortest = BOX / ppn;
       let i = first, pend = null, drawn = -Infinity;
@@ -82,19 +82,19 @@
         pend = null;
       }
       while (i < n && row.s[i] < view.to) {
-        const x0 = at(row.s[i]), x1 = at(model_.e[row.ids[i]]);
-        if (x1 < left() && x1 - x0 >= BOX) {
+        const x0 = zero + row.s[i] * ppn, x1 = zero + model_.e[row.ids[i]] * ppn;
+        if (x1 < x_ && x1 - x0 >= BOX) {
           i++;
           continue;
         }
         if (x1 - x0 >= BOX) {
           flush();
-          box(row, i, Math.max(left(), x0), Math.min(v.width(), x1), y, tall, c, model_, x0 < drawn - 1, i + 1 < n ? at(row.s[i + 1]) : v.width());
+          box(row, i, Math.max(x_, x0), Math.min(right, x1), y, tall, c, model_, x0 < drawn - 1, i + 1 < n ? zero + row.s[i + 1] * ppn : right);
           drawn = Math.max(drawn, x1);
           i++;
           continue;
         }
-        const px = Math.max(left(), Math.floor(x0)), until = ns(px + 1);
+        const px = Math.max(x_, Math.floor(x0)), until = (px + 1 - zero) / ppn;
         // Up to the next pixel, or to an interval that gets a box of its own.
         let j = i + 1;
         while (j < n && row.s[j] < until && model_.e[row.ids[j]] - row.s[j] < shortest) j++;

@@ -37,7 +37,7 @@ def test_runs_stand_for_their_intervals(rows: list[tuple[int, int, int, int, int
         assert made.ends[at] == max(ends)
         covered = {ns for start, end in zip(starts, ends, strict=True) for ns in range(start, end)}
         assert made.busy_ns[at] == len(covered)
-        times = {name: 0 for name in names}
+        times = dict.fromkeys(names, 0)
         for name, start, end in zip(names, starts, ends, strict=True):
             times[name] += end - start
         assert made.names[at] == min(times, key=lambda name: (-times[name], name))

@@ -203,11 +203,13 @@ def test_the_timeline_zooms_by_key_drag_and_wheel_and_finds_its_way_back(page: B
 
 def test_hovering_the_timeline_tells_the_interval(page: Browser) -> None:
     click(page, "nav.side a[href='#section-timeline']")
-    box = page.run(
-        "(r => [r.left, r.top, r.width])(document.querySelector('.timeline canvas').getBoundingClientRect())"
+    box = page.run(CANVAS)
+    place = page.run(
+        "(m => AP.timelineNow().place(Array.from(m.s.keys()).find(i => /wait for rank 5/.test(m.name(i)))))"
+        "(AP.timelineNow().model)"
     )
 
-    page.mouse("mouseMoved", box[0] + 150 + (box[2] - 150) * 0.25, box[1] + 22 + 4 * 23 + 8)
+    page.mouse("mouseMoved", box[0] + place["x"], box[1] + place["y"])
     page.settle()
 
     assert "wait for rank 5" in texts(page, ".tip")[0]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +50,7 @@ def test_numbers_that_javascript_cannot_hold_are_unknown() -> None:
     assert unpacked(packed(np.array([1, FAR + 1, -FAR - 1, 2], np.int64))) == [1, None, None, 2]
 
 
-def _table(rows: list[tuple[str, str, str, int, int]], **more: object) -> ResultTable:
+def _table(rows: list[tuple[str, str, str, int, int]]) -> ResultTable:
     names = ("lane", "kind", "name", "start_ns", "dur_ns")
     columns = tuple(ResultColumn(name=name, title=Words(name, name), unit="none") for name in names)
     data = tuple(zip(*rows, strict=True)) if rows else ((),) * 5
@@ -80,8 +82,8 @@ def test_merging_further_keeps_all_intervals(given_rows: list[tuple[str, str, st
     kinds: Counter[tuple[object, object]] = Counter()
     for lane, kind, start, length, count, busy_ns in zip(*cells, counts, busy, strict=True):
         kinds[lane, kind] += count
-        end = int(str(start)) + int(str(length))
-        inside = [r for r in given_rows if (r[0], r[1]) == (lane, kind) and int(str(start)) <= r[3] <= r[3] + r[4] <= end]
+        first, end = int(str(start)), int(str(start)) + int(str(length))
+        inside = [r for r in given_rows if (r[0], r[1]) == (lane, kind) and first <= r[3] <= r[3] + r[4] <= end]
         covered = {ns for r in inside for ns in range(r[3], r[3] + r[4])}
         assert len(inside) >= count
         assert 0 <= int(str(busy_ns)) <= len(covered)
@@ -125,7 +127,7 @@ def _timeline(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_timeline_that_is_too_large_is_merged_and_the_page_says_so(
-    monkeypatch: Any, tmp_path: Any
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     payload = _samples.payload()
     whole = _timeline(page(payload))
@@ -133,13 +135,13 @@ def test_a_timeline_that_is_too_large_is_merged_and_the_page_says_so(
     assert len(json.dumps(whole, ensure_ascii=False).encode()) > limit
     monkeypatch.setattr(module, "TIMELINE_BYTES", limit)
 
-    document = page(payload)
+    document: dict[str, Any] = page(payload)
 
     made = _timeline(document)
     assert len(json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode()) <= limit
     counts = unpacked(next(column["packed"] for column in made["columns"] if column["name"] == "count"))
     assert sum(count or 0 for count in counts) == whole["rows"]
     cut = [item["text"][0] for item in document["cut"] if item["section"] == "timeline"]
-    assert cut
-    assert any(f"shows {made['rows']} instead of {whole['rows']} intervals" in text.replace("\u2009", "") for text in cut)
-    write_html(payload, tmp_path / "report.html")  # and it can be written
+    said = f"shows {made['rows']} instead of {whole['rows']} intervals"
+    assert any(said in text.replace("\u2009", "") for text in cut)
+    write_html(payload, tmp_path / "report.html")
