@@ -31,7 +31,7 @@ def class_table(time: KernelTime, use: Utilisation) -> ResultTable | None:
     """
     flops, size = use.work.flops, use.work.bytes
     known_flops, known_bytes = ~np.isnan(flops), ~np.isnan(size)
-    if not (known_flops | known_bytes).any():
+    if not ((flops > 0) | known_bytes).any():
         return None
     duration = use.duration.astype(float)
     compute_ns, memory_ns = _needs(use)

@@ -48,7 +48,8 @@ def mac_utilisation(trace: Trace) -> Result:
     time = KernelTime.of(trace)
     use = utilisation_of(trace)
     has_counters = bool((~np.isnan(use.best_pipe) | ~np.isnan(use.mac_ratio)).any())
-    if not has_counters and not (~np.isnan(use.work.flops) | ~np.isnan(use.work.bytes)).any():
+    # That copies compute nothing is no data.
+    if not has_counters and not ((use.work.flops > 0) | ~np.isnan(use.work.bytes)).any():
         raise NoData(PIPES if trace.meta.device.kind == "npu" else _NO_SHAPES)
     findings: list[Finding] = []
     judged: list[Judged] = []

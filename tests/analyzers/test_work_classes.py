@@ -89,3 +89,16 @@ def test_without_a_memory_rate_only_products_have_a_floor(make_trace: Make) -> N
     assert found["elementwise"]["efficiency_ratio"] is None
     assert found["matmul"]["bound"] is None
     assert found["elementwise"]["flops"] == 4096**2
+
+
+def test_copies_alone_are_no_data(make_trace: Make) -> None:
+    trace = make_trace(
+        meta=H100, steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 10_000}],
+        host_ops=[{"start_ns": 0, "dur_ns": 1, "name": "aten::copy_"}],
+        kernels=[{"start_ns": 0, "dur_ns": 9, "name": "direct_copy_kernel_cuda", "host_op": 0, "core": "SM"}],
+    )  # fmt: skip
+
+    outcome = mac_utilisation.run_on_trace(trace)
+
+    assert outcome.status == "no_data"
+    assert outcome.reason is not None and "record_shapes=True" in outcome.reason.en
