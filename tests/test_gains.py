@@ -89,7 +89,7 @@ def test_a_finding_that_gave_a_part_to_another_claims_less() -> None:
     from dataclasses import replace
 
     exposed = replace(finding("N-01", 0.4, claim(0, [(0, 24)], 24)), may_hold=("N-05",))
-    late = finding("N-05", 0.3, claim(0, [(0, 18)], 18))
+    late = replace(finding("N-05", 0.3, claim(0, [(0, 18)], 18)), ranks=(1,))
     found = all_findings(
         [
             Outcome(analyzer="a", status="done", rank=0, trace_index=0, findings=(exposed,)),
