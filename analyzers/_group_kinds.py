@@ -41,12 +41,20 @@ _SIZES: Final[dict[GroupKind, tuple[str, ...]]] = {
 """Names of a size in metadata, each also with `_size` behind it."""
 
 
-def parallel_size(trace: Trace, kind: GroupKind) -> int | None:
-    """Ranks of a kind of parallelism: as the metadata state it, else the size of a group that they label so."""
+def stated_size(trace: Trace, kind: GroupKind) -> int | None:
+    """Ranks of a kind of parallelism as the metadata state it; None where they do not."""
     for key in _SIZES[kind]:
         for name in (key, f"{key}_size"):
             if trace.meta.parallel.get(name, 0) > 0:
                 return int(trace.meta.parallel[name])
+    return None
+
+
+def parallel_size(trace: Trace, kind: GroupKind) -> int | None:
+    """Ranks of a kind of parallelism: as the metadata state it, else the size of a group that they label so."""
+    stated = stated_size(trace, kind)
+    if stated is not None:
+        return stated
     return next((len(group.ranks) for group in trace.meta.groups if group.ranks and group.label == kind), None)
 
 

@@ -11,6 +11,7 @@ from ascend_perf.analyzers._collective_rates import link_peak, rates, transport_
 from ascend_perf.analyzers._collectives import SAME_CLOCK_NS, Collectives, job_collectives
 from ascend_perf.analyzers._communication import peer_waits, ranks_words
 from ascend_perf.analyzers._inherited import job_causes
+from ascend_perf.analyzers._job_groups import GroupOp, Kinds, groups_by_kind
 from ascend_perf.analyzers._retransmission import retransmission
 from ascend_perf.analyzers._stages import JOB_READS, Job, job_of
 from ascend_perf.analyzers._tables import Col, result_table
@@ -40,7 +41,8 @@ def collectives(run: Run) -> Result:
         raise NoData(Words("no collective lies inside a step", "没有集合通信落在迭代内"))
     calls = job_collectives(job)
     found, verdict = retransmission(job, calls)
-    tables = (_collectives(calls), _waits(job, calls), _clocks(calls))
+    table, by_kind = _collectives(calls)
+    tables = (table, _waits(job, calls), _clocks(calls), by_kind)
     return Result(
         findings=tuple(found),
         metrics=_metrics(calls),
@@ -49,8 +51,11 @@ def collectives(run: Run) -> Result:
     )
 
 
-def _collectives(calls: Collectives) -> ResultTable:
+def _collectives(calls: Collectives) -> tuple[ResultTable, ResultTable]:
+    """The ops of each group, and the groups by kind."""
     rows: list[list[Cell]] = []
+    by_kind: list[GroupOp] = []
+    kinds = Kinds(calls)
     skew, transfer = calls.skew_ns, calls.transfer_ns
     spent = calls.per_call(calls.durations, np.maximum)
     last = calls.last
@@ -65,10 +70,21 @@ def _collectives(calls: Collectives) -> ResultTable:
         transport = transport_of(view.trace)
         peak = None if bus is None or size == NULL else link_peak(view.trace, transport, size)
         late = np.bincount(last[mine], weights=skew[mine], minlength=len(calls.views))
+        of, is_inferred = kinds.of(first)
+        ranks = tuple(sorted(calls.views[at].rank for at in members.tolist()))
+        by_kind.append(
+            GroupOp(
+                kind=of, is_inferred=is_inferred, op=calls.op[first], ranks=ranks,
+                size=None if size == NULL else size, count=len(mine),
+                time_ns=int(spent[mine].sum()) / max(1, view.steps), skew_ns=float(np.median(skew[mine])),
+                bus_bytes_per_s=bus, transport=transport,
+                peak_ratio=None if peak is None or bus is None else bus / peak[0],
+            )
+        )  # fmt: skip
         rows.append(
             [
                 calls.group[first], calls.label[first], calls.op[first],
-                ranks_words([calls.views[at].rank for at in members.tolist()]).en, int(seen[mine].max()),
+                ranks_words(ranks).en, int(seen[mine].max()),
                 None if size == NULL else size, len(mine), int(spent[mine].sum()),
                 round(float(np.median(skew[mine]))), int(skew[mine].max()),
                 calls.views[int(np.argmax(late))].rank if late.any() else None,
@@ -92,7 +108,7 @@ def _collectives(calls: Collectives) -> ResultTable:
         ("bus_bytes_per_s", "Bus bandwidth", "总线带宽", "bytes_per_s"),
         ("transport", "Transport", "传输方式", "none"), ("peak_ratio", "Share of the link peak", "占链路峰值", "ratio"),
     )  # fmt: skip
-    return result_table(
+    table = result_table(
         "collectives",
         Words("Collectives over the ranks", "各卡对齐后的集合通信"),
         [Col(name, en, zh, [row[at] for row in rows], unit) for at, (name, en, zh, unit) in enumerate(names)],  # type: ignore[arg-type]
@@ -105,6 +121,7 @@ def _collectives(calls: Collectives) -> ResultTable:
             "各卡去除等待后所剩时间的最小值，通信域内有卡缺失时为上界。总线带宽与该规模通信域所用链路的峰值相比。",
         ),
     )
+    return table, groups_by_kind(by_kind)
 
 
 def _waits(job: Job, calls: Collectives) -> ResultTable:

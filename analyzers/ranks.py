@@ -13,6 +13,7 @@ from ascend_perf.analyzers._communication import no_waits, ranks_words
 from ascend_perf.analyzers._communication_tables import build
 from ascend_perf.analyzers._held_up import held_up
 from ascend_perf.analyzers._inherited import Causes, job_causes
+from ascend_perf.analyzers._job_layout import layout_table, stages_table
 from ascend_perf.analyzers._late_ranks import (
     MAX_SPREAD_RATIO,
     last_to_join,
@@ -67,7 +68,7 @@ def ranks(run: Run) -> Result:
     return Result(
         findings=tuple(found),
         metrics=_metrics(job),
-        tables=tuple(table for table in (_table(job), rank_clusters(job.ranks)) if table is not None),
+        tables=tuple(table for table in _tables(job) if table is not None),
         judged=(stage[1], bubble[1], _late_verdict(late[1], unseen, bool(last))),
         held_up=held,
     )
@@ -360,6 +361,11 @@ def _bands(view: RankView) -> tuple[tuple[int, int], ...]:
         return ()
     _, start, dur = view.p2p.longest
     return ((start, start + dur),)
+
+
+def _tables(job: Job) -> tuple[ResultTable | None, ...]:
+    stages = stages_table(job, [_pipeline_wait(view) for view in job.ranks])
+    return _table(job), rank_clusters(job.ranks), layout_table(job), stages
 
 
 def _table(job: Job) -> ResultTable:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final, Literal
 
 from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.reports.catalogue import words
+from ascend_perf.reports.odd import MIN_DEVIATION_RATIO as MIN_DEVIATION_RATIO
+from ascend_perf.reports.odd import MODIFIED_Z_LIMIT as MODIFIED_Z_LIMIT
+from ascend_perf.reports.odd import Z_FACTOR as Z_FACTOR
+from ascend_perf.reports.odd import scores
 from ascend_perf.reports.payload import Payload, RankSummary, finite
 from ascend_perf.reports.phrases import phrase
 
 _COMPUTING: Final = ("cube", "vector", "aicpu", "ai cpu", "compute", "computing", "dsa", "mix", "kernel", "gpu")
 
 Kind = Literal["computing", "wait", "transfer", "copy", "idle", "host", "other"]
-
-MODIFIED_Z_LIMIT: Final = 3.5
-"""Ranks beyond this are marked. Source: Iglewicz and Hoaglin (1993), as in XProf's test for odd hosts."""
-Z_FACTOR: Final = 0.6745
-"""Scales the median absolute deviation to a standard deviation. Source: as above."""
-MIN_DEVIATION_RATIO: Final = 0.05
-"""A rank within 5 % of the median is never marked, however small the spread. Source: N-05."""
 
 MIN_IDLE_RATIO: Final = 0.005
 """Causes of idle time below this share of the step are shown together. Status: assumed."""
@@ -74,7 +71,8 @@ def bars(payload: Payload) -> tuple[Bar, ...]:
     by_rank = {rank: bar for rank, table in payload.tables("step-bar") if (bar := _from_table(rank, table))}
     causes = {rank: _causes(table) for rank, table in payload.tables("idle-causes")}
     made = [by_rank.get(rank.rank) or _from_steps(rank) for rank in payload.ranks]
-    return _marked([_split_idle(bar, causes.get(bar.rank, {})) for bar in made if bar is not None])
+    known = [_split_idle(bar, causes.get(bar.rank, {})) for bar in made if bar is not None]
+    return _marked(known, stages(payload))
 
 
 def _causes(table: ResultTable) -> dict[str, float]:
@@ -159,16 +157,25 @@ def _from_steps(rank: RankSummary) -> Bar | None:
     return Bar(rank=rank.rank, parts=tuple(parts)) if parts else None
 
 
-def _marked(made: list[Bar]) -> tuple[Bar, ...]:
-    """Bars with outliers in computing time marked (from four ranks on, below that a median says little)."""
-    times = [bar.kind_ns("computing") for bar in made]
-    if len(times) < 4:
-        return tuple(made)
-    middle = median(times)
-    deviation = median(abs(time - middle) for time in times)
-    marked = []
-    for bar, time in zip(made, times, strict=True):
-        score = Z_FACTOR * abs(time - middle) / deviation if deviation else float("inf")
-        far = abs(time - middle) > MIN_DEVIATION_RATIO * middle
-        marked.append(replace(bar, is_outlier=far and score > MODIFIED_Z_LIMIT))
-    return tuple(marked)
+def stages(payload: Payload) -> dict[int, Hashable]:
+    """Pipeline stage of each rank as far as the job's table of ranks tells it."""
+    known: dict[int, Hashable] = {}
+    for _, table in payload.tables("ranks"):
+        try:
+            known |= {
+                rank: stage
+                for rank, stage in zip(table.column("rank"), table.column("stage"), strict=True)
+                if isinstance(rank, int)
+            }
+        except KeyError:
+            continue
+    return known
+
+
+def _marked(made: list[Bar], stage_of: Mapping[int, Hashable]) -> tuple[Bar, ...]:
+    """Bars with ranks marked whose computing time is odd among those of their stage."""
+    groups = [None if bar.rank is None else stage_of.get(bar.rank) for bar in made]
+    found = scores([bar.kind_ns("computing") for bar in made], groups)
+    return tuple(
+        replace(bar, is_outlier=score is not None and score.is_odd) for bar, score in zip(made, found, strict=True)
+    )

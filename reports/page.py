@@ -19,12 +19,13 @@ from ascend_perf.model.table import NULL
 from ascend_perf.reports.bars import Bar, bars
 from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.judged import judged_rows
+from ascend_perf.reports.overview import Overview, Row, overview
 from ascend_perf.reports.packed import packed
-from ascend_perf.reports.payload import Payload, finite
+from ascend_perf.reports.payload import Payload, RankPages, finite
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
-from ascend_perf.reports.shown import detailed, drawn
+from ascend_perf.reports.shown import chosen, drawn
 from ascend_perf.reports.texts import Json, pair, safe
 from ascend_perf.reports.timelines import TIMELINE, coarser, ints, is_timeline, ordered, text
 from ascend_perf.reports.verdict import Tile, added, all_together, facts, gain, ranges, spread, tiles, verdict
@@ -34,6 +35,9 @@ PAGE_SCHEMA: Final = 1
 
 BUDGET_BYTES: Final = 4_500_000
 """Tables are thinned until their JSON fits: the file must stay under 6 MB with scripts and room to spare."""
+
+ONE_RANK_BYTES: Final = 2_400_000
+"""The same for a single rank, whose page stays under 3 MB."""
 
 TIMELINES: Final = 4
 """Ranks whose timeline and flame graphs are embedded: those of the first findings, then the lowest."""
@@ -69,7 +73,8 @@ def page(payload: Payload) -> dict[str, Json]:
     said = verdict(payload)
     made = sections(payload)
     every = bars(payload)
-    details = detailed(payload, every)
+    in_detail = chosen(payload, every)
+    details = tuple(item.rank for item in in_detail)
     tables, cut = _tables(payload, made, origins, details)
     return {
         "schema": PAGE_SCHEMA,
@@ -84,7 +89,10 @@ def page(payload: Payload) -> dict[str, Json]:
         "tiles": [_tile(tile) for tile in tiles(payload)],
         "bars": [_bar(bar) for bar in drawn(every, details)],
         "ranks": [rank.rank for rank in payload.ranks],
-        "focus": _focus(payload),
+        "chosen": [{"rank": item.rank, "why": _pair(item.why)} for item in in_detail],
+        "job": _job(overview(payload, every)),
+        "pages": _pages(payload.pages),
+        "focus": _focus(payload, details),
         "findings": [
             _finding(finding, payload, origins, gain(finding, span), added(finding))
             for finding in payload.findings
@@ -141,14 +149,42 @@ def _bar(bar: Bar) -> Json:
     }
 
 
-def _focus(payload: Payload) -> int | None:
-    """The rank that the page shows first: one that the first finding is about and that has a trace."""
-    seen = [rank.rank for rank in payload.ranks]
+def _focus(payload: Payload, details: Sequence[int | None]) -> int | None:
+    """The rank that the page shows first: one in detail that the first finding is about."""
     for finding in payload.findings[:1]:
         for rank in (*finding.affected_ranks, *finding.ranks):
-            if rank in seen:
+            if rank in details:
                 return rank
-    return seen[0] if seen else None
+    return details[0] if details else None
+
+
+def _job(found: Overview | None) -> Json:
+    """The job at a glance, and the strip of ranks."""
+    if found is None:
+        return None
+    strip = found.strip
+    return {
+        "facts": [[pair(fact.label), pair(fact.value)] for fact in found.facts],
+        "waits": _pair(found.waits),
+        "strip": strip
+        and {"ranks": [*strip.ranks], "stages": [*strip.stages], "rows": [_strip_row(row) for row in strip.rows]},
+    }
+
+
+def _strip_row(row: Row) -> Json:
+    """Times in whole ns; scores to a tenth; the places of ranks that stand out."""
+    return {
+        "key": row.key,
+        "label": pair(row.label),
+        "kind": row.kind,
+        "ns": [None if time is None else round(time) for time in row.times_ns],
+        "z": [None if score is None else round(score.z, 1) for score in row.scores],
+        "odd": [place for place, score in enumerate(row.scores) if score is not None and score.is_odd],
+    }
+
+
+def _pages(pages: RankPages | None) -> Json:
+    return None if pages is None else {"ranks": [*pages.ranks], "of": pages.of, "is_rank": pages.is_rank}
 
 
 def _finding(
@@ -257,7 +293,7 @@ def _tables(
     placed.sort(key=lambda pair_: _importance(pair_[1], near))
     packed: list[Json] = []
     cut = _ranks_left_out(every, near)
-    room = BUDGET_BYTES
+    room = BUDGET_BYTES if len(near) > 1 else ONE_RANK_BYTES
     large: dict[str, set[int | None]] = {}
     timelines = len({item.rank for _, item in placed if item.table.name == TIMELINE})
     share = min(TIMELINE_BYTES, TIMELINES_BYTES // max(1, min(TIMELINES, timelines)))

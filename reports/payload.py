@@ -83,6 +83,18 @@ class ReadSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankPages:
+    """Pages beside the report of a job, one for each rank (`--all-ranks`)."""
+
+    ranks: tuple[int | None, ...]
+    """Ranks that have one; None stands for the traces that name no rank."""
+    of: int | None = None
+    """The rank that a page is about."""
+    is_rank: bool = False
+    """Whether this is such a page, and not the report of the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Payload:
     """Everything the writers need. `findings` are merged over ranks and ranked, most important first."""
 
@@ -104,6 +116,8 @@ class Payload:
     """Thresholds for which the user stated other values."""
     rules: Mapping[str, Words] = field(default_factory=dict)
     """Short titles of the rows of the troubleshooting table, by row ID."""
+    pages: RankPages | None = None
+    """Pages of single ranks that belong to this report; None without."""
 
     def tables(self, name: str) -> Iterator[tuple[int | None, ResultTable]]:
         """Result tables of one name with their rank, in order of the outcomes."""

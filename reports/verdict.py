@@ -230,6 +230,9 @@ def _ranks(payload: Payload) -> Words:
     if not named:
         return words("fact.ranks_unnamed", seen=len(ranks))
     listed = ranges(named)
+    if payload.pages is not None and payload.pages.is_rank:
+        seen = len(payload.pages.ranks)
+        return words("fact.rank_of", rank=listed, seen=seen, world=max(sizes, default=seen))
     if sizes:
         return words("fact.ranks_of", listed=listed, seen=len(ranks), world=max(sizes))
     return words("fact.ranks_seen", listed=listed, seen=len(ranks))

@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from ascend_perf.cli._progress import spinner
+from ascend_perf.units import counted
 
 
 @click.command("analyze")
@@ -21,6 +22,9 @@ from ascend_perf.cli._progress import spinner
 @click.option("--format", "formats", default="html,json,md", show_default=True, help="Formats, separated by commas.")
 @click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank (may be given several times).")
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step (may be given several times).")
+@click.option(
+    "--all-ranks", is_flag=True, help="Write a page of each rank too, ranks/rank-00017.html, linked with report.html."
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this analyzer (may be given several times).")
 @click.option(
     "--rules",
@@ -41,6 +45,7 @@ def command(
     formats: str,
     ranks: tuple[int, ...],
     steps: tuple[int, ...],
+    all_ranks: bool,
     only: tuple[str, ...],
     rules: Path | None,
     jobs: int | None,
@@ -65,6 +70,7 @@ def command(
             rules=rules,
             progress=progress,
             jobs=jobs,
+            all_ranks=all_ranks,
         )
     run = result.analysis.run
     for skipped in run.skipped:
@@ -84,6 +90,8 @@ def command(
     click.echo(result.summary)
     for path in result.paths.values():
         click.echo(path)
+    if result.rank_pages:
+        click.echo(f"{result.rank_pages[0].parent} ({counted(len(result.rank_pages), 'page')})")
 
 
 def _name_of(path: Path) -> str:

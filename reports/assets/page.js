@@ -12,6 +12,7 @@
     root.setAttribute("data-theme", printing ? "light" : chosen);
     AP.redrawTimeline();
     AP.redrawFlames();
+    AP.redrawStrip();
   }
 
   function choice(label, values, chosen, act) {
@@ -37,14 +38,16 @@
   }
 
   function entries() {
-    return [["verdict", AP.t("ui.top"), null], ["where", AP.t("ui.where"), null], ["findings", AP.t("ui.first"), null]]
+    return [["verdict", AP.t("ui.top"), null], ["job", AP.t("job.title"), null], ["where", AP.t("ui.where"), null], ["findings", AP.t("ui.first"), null]]
       .filter(function (e) { return e[0] !== "where" || AP.data.bars.length; })
+      .filter(function (e) { return e[0] !== "job" || AP.data.job; })
       .concat(AP.data.sections.map(function (s) { return ["section-" + s.key, AP.t("section." + s.key), s]; }));
   }
 
   function nav() {
     const list = entries();
     return h("nav", { class: "side screen", "aria-label": AP.t("ui.sections") },
+      AP.rankNav(),
       h("label", { class: "jump" }, h("span", { class: "off" }, AP.t("ui.jump")),
         h("select", { on: { change: function (e) { location.hash = e.target.value; } } },
           list.map(function (e) {
@@ -62,7 +65,7 @@
     return h("section", { id: "verdict", class: "verdict" + (first ? " sev-" + first.severity : v.clean ? " clean" : "") },
       h("p", { class: "badges" },
         h("span", { class: "badge " + AP.data.origin }, AP.t("origin." + AP.data.origin)),
-        h("span", { class: "muted" }, AP.data.generator)),
+        h("span", { class: "muted" }, AP.data.generator), AP.rankPageNote()),
       h("h1", null, AP.w(v.lead), " ", h("strong", null, AP.w(v.main))),
       v.gain ? h("p", { class: "gain" }, h("strong", null, AP.w(v.gain)), first ? [" — ", h("a", { href: "#finding-1" }, AP.t("ui.why") + " · " + AP.t("ui.remedy"))] : null) : null,
       h("dl", { class: "facts" }, AP.data.facts.map(function (f) { return h("div", null, h("dt", null, AP.w(f[0])), h("dd", null, AP.w(f[1]))); })));
@@ -83,6 +86,7 @@
 
   AP.chooseRank = function (rank) {
     AP.state.rank = rank;
+    if (AP.state.strip) AP.state.strip.rank = rank;
     AP.save();
     AP.render();
   };
@@ -92,6 +96,7 @@
     AP.tip(null);
     AP.forgetTimeline();
     AP.forgetFlames();
+    AP.forgetStrip();
     const y = window.scrollY;
     const held = app.offsetHeight;
     root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";
@@ -105,6 +110,7 @@
         h("main", { id: "main" },
           verdict(),
           h("section", { id: "tiles", class: "tiles" }, AP.data.tiles.map(tile)),
+          AP.jobView(),
           AP.barsView(),
           AP.findingsView(),
           AP.data.sections.map(AP.sectionView))));
@@ -139,6 +145,7 @@
 
   function follow() {
     const id = decodeURIComponent(location.hash.slice(1));
+    if (AP.followRank(id)) return;
     if (AP.followTimeline(id)) return;
     const node = id && document.getElementById(id);
     if (!node) return;

@@ -46,7 +46,6 @@
     ranks: function () {
       const waits = AP.table("rank-waits");
       return [
-        AP.table("ranks") && AP.stripView(AP.table("ranks")),
         waits && AP.heatView(waits, "waiter", "late", AP.column(waits, "exposed_ns") || AP.column(waits, "wait_ns"), {
           title: AP.t("chart.rank_waits"), note: AP.t("chart.rank_waits_axis"), tone: "orange", square: true,
           tip: function (r, c) { return r + " ← " + c; },
@@ -159,7 +158,7 @@
     const drawn = charts.length > 0;
     const several = AP.data.ranks.length > 1;
     const tables = (merged ? [merged] : []).concat(seen.filter(function (t) {
-      if (merged && t.name === "steps") return false;
+      if (AP.isOfJob(t) || (merged && t.name === "steps")) return false;
       return !(drawn && NOT_AS_TABLE.indexOf(t.name) >= 0) && t.name !== "step-bar";
     }));
     const shifting = mine.filter(function (t) { return !(merged && t.name === "steps") && t.name !== "step-bar"; });

@@ -43,13 +43,6 @@ def report(path: Path, ranks: int, lang: Literal["en", "zh"] = "en") -> Path:
     """All ranks wait for rank 5, rank r for (r + 1) us; the link 3 -> 5 runs at half of its usual rate."""
     waiters = [rank for rank in range(ranks) if rank != 5]
     links = [(a, b) for a in range(min(ranks, 8)) for b in range(min(ranks, 8)) if a != b]
-    strip = table(
-        "ranks",
-        {
-            "rank": (list(range(ranks)), "none"),
-            "computing_ns": ([1_000_000 if rank != 5 else 2_000_000 for rank in range(ranks)], "ns"),
-        },
-    )
     waits = table(
         "rank-waits",
         {
@@ -66,7 +59,7 @@ def report(path: Path, ranks: int, lang: Literal["en", "zh"] = "en") -> Path:
             "ratio": ([0.5 if link == (3, 5) else 1.0 for link in links], "ratio"),
         },
     )
-    job = Outcome(analyzer="ranks", status="done", scope="job", tables=(strip, waits, matrix))
+    job = Outcome(analyzer="ranks", status="done", scope="job", tables=(waits, matrix))
     write_html(build(Run(traces=(_samples.trace(0),), label="job"), [job], (), lang=lang), path)
     return path
 
@@ -77,14 +70,13 @@ GRIDS = """Array.from(document.querySelectorAll('figure[data-chart="heat"]')).ma
   return {
     title: f.querySelector('figcaption').textContent, overflow: document.body.scrollWidth > innerWidth,
     cells: f.querySelectorAll('rect.cell').length, filled: filled.length,
-    marked: f.querySelectorAll('rect.marked').length,
     strong: filled.filter(function (r) { return r.style.getPropertyValue('--share') === '100%'; }).length,
     labels: ticks.filter(function (b, i) {
       return i && Math.abs(b.top - ticks[i - 1].top) < 1 && b.left < ticks[i - 1].right;
     }).length
   };
 })"""
-"""Charts of the page: cells, those with a figure, marked ones, those of the strongest colour, labels that overlap."""
+"""Charts of the page: cells, those with a figure, those of the strongest colour, labels that overlap."""
 
 
 def grids(browser: Browser, path: Path, scheme: str = "light") -> dict[str, dict[str, object]]:
@@ -105,8 +97,6 @@ def test_a_small_job_shows_every_pair(browser: Browser, tmp_path: Path, scheme: 
     assert (waits["cells"], waits["filled"], waits["strong"]) == (64, 7, 1)  # rank 7 waits longest
     links = found["Links against their peers"]
     assert (links["cells"], links["filled"], links["strong"]) == (64, 56, 1)  # 3 -> 5
-    strip = found["Ranks against each other"]
-    assert (strip["cells"], strip["marked"]) == (8, 1)
     assert not any(one["overflow"] or one["labels"] for one in found.values())
 
 
@@ -117,12 +107,10 @@ def test_a_thousand_ranks_are_put_together(browser: Browser, tmp_path: Path) -> 
     assert "16 ranks" in str(waits["title"])
     # 64 x 64 cells of 16 x 16 ranks; all wait for the one that holds rank 5, the last 16 ranks longest.
     assert (waits["cells"], waits["filled"], waits["strong"]) == (64 * 64, 64, 1)
-    strip = found["Ranks against each other"]
-    assert (strip["cells"], strip["marked"]) == (64, 1)
     assert not any(one["labels"] for one in found.values())
 
 
 def test_the_charts_speak_chinese(browser: Browser, tmp_path: Path) -> None:
     found = grids(browser, report(tmp_path / "report.html", 200, "zh"))
-    assert {"各 Rank 间的等待关系", "各链路与同类链路对比", "各 Rank 对比"} <= set(found)
+    assert {"各 Rank 间的等待关系", "各链路与同类链路对比"} <= set(found)
     assert "相邻的 4 个 Rank" in str(found["各 Rank 间的等待关系"]["title"])  # 200 ranks in 50 cells

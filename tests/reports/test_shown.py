@@ -61,7 +61,8 @@ def test_of_a_large_job_those_that_matter_come_first() -> None:
     (first, *_) = _samples.findings()
     blamed = replace(first, ranks=(20, 21, 22), affected_ranks=(30, 31))
     made = tuple(bar(rank, 100 + rank, odd=rank == 39) for rank in range(40))
-    # Two where the cause lies, one that loses; the odd one; the median of the 39 others; the lowest.
+    # Two where the cause lies, one that loses; the odd one, which is the longest too; the median of the others; the
+    # lowest.
     assert detailed(replace(payload, findings=(blamed,)), made) == (20, 21, 30, 39, 19, 0, 1, 2)
     gone = replace(first, ranks=(77,), affected_ranks=(78,))
     assert detailed(replace(payload, findings=(gone,)), ()) == tuple(range(DETAILED))
@@ -72,7 +73,7 @@ def test_many_findings_leave_room_for_a_usual_rank() -> None:
     (first, *_) = _samples.findings()
     findings = tuple(replace(first, ranks=(rank,), affected_ranks=()) for rank in range(30, 40))
     made = tuple(bar(rank, 100.0 + rank) for rank in range(40))
-    assert detailed(replace(payload, findings=findings), made) == (30, 31, 32, 33, 34, 35, 20, 0)
+    assert detailed(replace(payload, findings=findings), made) == (30, 31, 32, 33, 34, 35, 20, 39)
 
 
 def test_files_and_checks_of_many_ranks_are_summed_up() -> None:
