@@ -33,7 +33,9 @@
   AP.followTimeline = function (id) {
     const found = /^timeline=(\d+|-),(-?\d+),(-?\d+)$/.exec(id);
     if (!found || !document.getElementById("section-timeline")) return false;
-    reach(found[1] === "-" ? null : Number(found[1]));
+    const rank = found[1] === "-" ? null : Number(found[1]);
+    if (!AP.timelineOf(rank)) return false;
+    reach(rank);
     if (current) current.window(Number(found[2]), Number(found[3]));
     return true;
   };
@@ -71,7 +73,7 @@
     const hits = h("output", { class: "count" });
     const panel = h("div", { class: "timeline-panel", "aria-live": "polite" });
     const marks = h("ul", { class: "timeline-bands" });
-    const titles = h("div", { class: "timeline-groups screen" });
+    const titles = h("div", { class: "timeline-groups" });
 
     function left() { return width < 560 ? 92 : width < 900 ? 150 : 196; }
     function at(ns) { return left() + (ns - view.from) / (view.to - view.from) * (width - left()); }

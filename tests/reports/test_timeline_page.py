@@ -387,8 +387,8 @@ def test_a_link_opens_a_window_of_a_rank(page: Browser, report: Path) -> None:
     assert page.run("AP.state.rank") == 1
     assert window(page) == (100_000, 350_000)
     assert 0 <= page.run("document.getElementById('section-timeline').getBoundingClientRect().top") < 200
-    page.open(report, "#timeline=1,x")
-    assert page.run("AP.followTimeline('timeline=1,x')") is False
+    for wrong in ("timeline=1,x", "timeline=7,0,100", "timeline"):
+        assert page.run(f"AP.followTimeline('{wrong}')") is False
 
 
 def test_groups_close_by_keyboard_and_window_and_groups_survive_a_reload(page: Browser, report: Path) -> None:
@@ -448,6 +448,7 @@ def test_chinese_and_print(page: Browser) -> None:
     page.run("window.dispatchEvent(new Event('beforeprint'))")
     assert page.run("getComputedStyle(document.querySelector('.timeline .tools')).display") == "none"
     assert page.run("getComputedStyle(document.querySelector('.timeline canvas')).display") == "block"
+    assert page.run("getComputedStyle(document.querySelector('.timeline-group')).display") != "none"
     page.run("window.dispatchEvent(new Event('afterprint'))")
     page.prefer("light")
 
