@@ -7,6 +7,7 @@
   const KINDS = { compute: "computing", communication: "transfer", wait: "wait", copy: "copy", host: "host", sync: "sync", dataloader: "host", gc: "host", idle: "idle" };
   const MOST_COUNTERS = 8;
   const MOST_ARROWS = 40;
+  const MOST_FLOWS = 20000; // arrows in a saved trace
 
   /** Category of an interval, by its kind; kinds that we do not know by what they are called. */
   function typeOf(text) {
@@ -295,7 +296,7 @@
 
   /** The window as a trace for Perfetto or chrome://tracing. Times in us from the start of the step. */
   function trace(model, start, end) {
-    const events = [];
+    const events = [], tracks = new Map(), launched = [];
     GROUPS.forEach(function (group, pid) {
       const lanes = model.lanes.filter(function (l) { return l.group === group; });
       const isCounters = group === "counters" && model.counters.length;
@@ -303,6 +304,7 @@
       events.push({ ph: "M", name: "process_name", pid: pid, args: { name: AP.t("timeline.group_" + group) } });
       events.push({ ph: "M", name: "process_sort_index", pid: pid, args: { sort_index: pid } });
       lanes.forEach(function (l, tid) {
+        tracks.set(l, { pid: pid, tid: tid });
         events.push({ ph: "M", name: "thread_name", pid: pid, tid: tid, args: { name: l.name } });
         events.push({ ph: "M", name: "thread_sort_index", pid: pid, tid: tid, args: { sort_index: tid } });
         l.ids.forEach(function (id) {
@@ -310,7 +312,10 @@
           const isRun = model.count[id] > 1;
           const args = {};
           if (model.shape(id)) args.shapes = model.shape(id);
-          if (!isNaN(model.launch[id])) args.launch_us = model.launch[id] / 1000;
+          if (!isNaN(model.launch[id])) {
+            args.launch_us = model.launch[id] / 1000;
+            if (model.launch[id] >= start && launched.length < MOST_FLOWS) launched.push(id);
+          }
           if (isRun) {
             args.merged = true;
             args.intervals = model.count[id];
@@ -327,6 +332,14 @@
           if (c.t[i] >= start && c.t[i] <= end) events.push({ ph: "C", name: c.name + (c.unit === "none" ? "" : " (" + c.unit + ")"), pid: pid, ts: c.t[i] / 1000, args: { value: c.v[i] } });
         }
       });
+    });
+    // Arrows from the calls of the host, where these are in the page as they are.
+    launched.forEach(function (id) {
+      const host = hostAt(model, model.launch[id]);
+      if (!host || model.count[host.id] > 1) return;
+      const flow = { name: "launch", cat: "launch", id: id };
+      events.push(Object.assign({ ph: "s", ts: model.launch[id] / 1000 }, flow, tracks.get(host.lane)));
+      events.push(Object.assign({ ph: "f", bp: "e", ts: model.s[id] / 1000 }, flow, tracks.get(model.lanes[model.lane[id]])));
     });
     return JSON.stringify({ displayTimeUnit: "ns", traceEvents: events, otherData: { generator: AP.data.generator, start_ns: start, end_ns: end } });
   }
@@ -356,7 +369,7 @@
       const host = hostAt(model, model.launch[p.id]);
       return host ? [{ host: host, when: model.launch[p.id], task: p }] : [];
     }
-    if (p.lane.group !== "host") return [];
+    if (p.lane.group !== "host" && p.lane.group !== "dispatch") return [];
     const made = [];
     for (let id = 0; id < model.n && made.length < MOST_ARROWS; id++) {
       const when = model.launch[id];

@@ -22,6 +22,8 @@
       made.push(model.name(id) || model.kind(id));
       made.push(length + " · " + AP.format.offset(model.s[id]));
     }
+    const exact = function (ns) { return AP.glued(AP.format.significant(ns, 16) + " ns"); };
+    made.push(AP.t("timeline.exactly", { time: exact(model.e[id] - model.s[id]), start: (model.s[id] < 0 ? "−" : "+") + exact(Math.abs(model.s[id])) }));
     made.push(p.lane.name + (kindOf(model, p) ? " · " + kindOf(model, p) : ""));
     if (model.shape(id)) made.push(model.shape(id));
     if (!isNaN(model.launch[id])) made.push(AP.t("timeline.launched", { time: q(model.s[id] - model.launch[id], "ns") }));

@@ -268,7 +268,7 @@ def test_search_counts_sums_and_steps_through_what_it_finds(page: Browser) -> No
     assert texts(page, ".timeline .table-head output")[0].startswith("2 / 20 found")
     pinned = texts(page, ".timeline-pin")[0]
     assert "MatMulV2" in pinned
-    assert "6 us · +110 us" in pinned
+    assert "6 us · +110 us · 6 000 ns from +110 000 ns" in pinned.replace("\u2009", " ")
     assert "8,8;8,8" in pinned
     page.run("document.querySelectorAll('.timeline .table-head .tools button[aria-label]')[4].click()")  # previous
     page.settle()
@@ -343,6 +343,16 @@ def test_the_saved_trace_holds_the_intervals_of_the_window(page: Browser) -> Non
     assert made == expected
     matmul = next(e for e in events if e["name"] == "MatMulV2")
     assert matmul["args"] == {"shapes": "8,8;8,8", "launch_us": matmul["ts"] - 50}
+    lanes = {name: track for track, name in threads.items()}
+    arrows = [
+        (e["id"], e["ph"], (e["pid"], e["tid"]), e["ts"]) for e in events if e["name"] == "launch" and e["ph"] in "sf"
+    ]
+    inside = [start for _, start, length in KERNEL_ROWS if start + length >= low and low <= start - 50_000 <= high]
+    host, device = lanes["Runtime API, thread 8"], lanes["Stream 2"]
+    assert sorted(arrow[1:] for arrow in arrows) == sorted(
+        [("s", host, (start - 50_000) / 1000) for start in inside] + [("f", device, start / 1000) for start in inside]
+    )
+    assert sorted(a[0] for a in arrows if a[1] == "s") == sorted(a[0] for a in arrows if a[1] == "f")
     groups = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert groups == {
         "Host", "Dispatch queue", "Device streams", "Copies", "Communication", "Communication planes", "Counters",
