@@ -30,8 +30,8 @@ MIN_MARK_PX: Final = 5
 MAX_MARK_PX: Final = 32
 """Diameters of the marks of the roofline; between them the area is the time."""
 
-_USED: Final = Words("At the roof", "达到屋顶时的耗时")
-_WASTED: Final = Words("Beyond the roof (time x (1 - efficiency))", "超出屋顶的耗时（耗时 ×（1 − 效率））")
+_USED: Final = Words("Within the roof, or without a known one", "屋顶以内的耗时，或屋顶未知")
+_WASTED: Final = Words("Beyond the roof (wasted)", "超出屋顶的耗时（浪费）")
 _AGAINST: Final = Words("Time against the roof", "耗时与屋顶的差距")
 _OTHERS: Final = Words("Others", "其他")
 _CUMULATIVE: Final = Words("Cumulative", "累计")
@@ -85,9 +85,10 @@ def op_types(sheet: Sheet) -> go.Figure:
 
 
 def wasted_time(sheet: Sheet) -> go.Figure:
-    """Time of each class of kernels, split at what its roof would take; the largest rest first.
+    """Time of each class of kernels with what it takes beyond its roof; the largest such part first.
 
-    From `roofline-classes`, else from the kernels of `mac` by type. Kernels without a known roof are not in it.
+    From `roofline-classes`, else from the kernels of `mac` by type. Classes without a known roof are not in it; kernels
+    without one in a class that has one count as within.
     """
     import plotly.graph_objects as go
 

@@ -21,7 +21,8 @@ from ascend_perf.reports._plots import (
     positive,
     quantities,
 )
-from ascend_perf.reports.bars import MIN_DEVIATION_RATIO, MODIFIED_Z_LIMIT, Z_FACTOR
+from ascend_perf.reports.bars import bars
+from ascend_perf.reports.overview import strip_of
 from ascend_perf.units import Unit, format_quantity
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ Ways = Callable[[Sequence[float]], float]
 
 SLOWEST_RATIO: Final = 0.5
 """A link at this share of the usual rate of its like has the full colour, as in the page."""
+
+FLAT_RATIO: Final = 0.05
+"""A row of the strip whose spread is below this share of the step does not get the full colour, as in the page."""
 
 _REST: Final = Words("Not told apart", "未区分")
 _SIZES: Final = Words("Size of the packets against bandwidth", "数据包大小与带宽")
@@ -197,62 +201,39 @@ def size_bandwidth(sheet: Sheet) -> go.Figure:
 
 
 def rank_strip(sheet: Sheet) -> go.Figure:
-    """Ranks against each other: darker is longer within a column; ranks that differ from the others carry a mark.
+    """Ranks against each other, a row for each component of the step: darker is longer within a row.
+
+    A mark stands at ranks that differ from those of their pipeline stage.
 
     Source:
-        Modified z-score above 3.5 and more than 5 % from the median, from four ranks on; see `reports/bars.py`.
+        `reports/odd.py`: modified z-scores.
     """
     import plotly.graph_objects as go
 
-    table = sheet.table("ranks")
-    ranks = need(table, "rank")
-    figures = [
-        column for column in table.columns
-        if column.unit in ("ns", "us", "ms", "s", "ratio") and any(n is not None for n in numbers(table, column.name))
-    ]  # fmt: skip
-    if len(table) < 2 or not figures:
-        raise NotInData("fewer than two ranks, or no figure of theirs")
+    strip = strip_of(sheet.payload, bars(sheet.payload))
+    if strip is None:
+        raise NotInData("fewer than two ranks whose step is known")
+    step = median(time for time in strip.rows[0].times_ns if time is not None)
     shares, texts = [], []
-    for column in figures:
-        values = numbers(table, column.name)
-        known = [value for value in values if value is not None]
-        low, high = min(known), max(known)
-        marks = far(values)
-        shares.append([
-            None if value is None else (value - low) / (high - low) if high > low else 0.0 for value in values
-        ])  # fmt: skip
+    for row in strip.rows:
+        known = [time for time in row.times_ns if time is not None]
+        low = min(known)
+        span = max(max(known) - low, FLAT_RATIO * step) or 1.0
+        shares.append([None if time is None else (time - low) / span for time in row.times_ns])
         texts.append([
-            ("◆ " if mark else "") + format_quantity(value, column.unit)
-            for value, mark in zip(values, marks, strict=True)
+            ("◆ " if score is not None and score.is_odd else "") + format_quantity(time, "ns")
+            for time, score in zip(row.times_ns, row.scores, strict=True)
         ])  # fmt: skip
-    figure = sheet.blank(f"{sheet.word('chart.strip')}<br><sub>{sheet.word('chart.strip_note')}</sub>")
+    figure = sheet.blank(sheet.word("strip.title"))
     figure.add_trace(
         go.Heatmap(
-            x=[sheet.say(column.title) for column in figures], y=[sheet.rank_name(rank) for rank in ranks],
-            z=[list(line) for line in zip(*shares, strict=True)],
-            text=[list(line) for line in zip(*texts, strict=True)],
-            zmin=0, zmax=1, colorscale=sheet.heat("blue"), showscale=False, xgap=1, ygap=1,
-            texttemplate="%{text}" if len(table) <= 40 else None,
-            hovertemplate="%{y}<br>%{x}: %{text}<extra></extra>",
+            x=[sheet.rank_name(rank) for rank in strip.ranks], y=[sheet.say(row.label) for row in strip.rows],
+            z=shares, text=texts, zmin=0, zmax=1, colorscale=sheet.heat("blue"), showscale=False, xgap=1, ygap=1,
+            texttemplate="%{text}" if len(strip.ranks) <= 8 else None,
+            hovertemplate="%{x}<br>%{y}: %{text}<extra></extra>",
         )
     )  # fmt: skip
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
-    figure.update_layout(height=max(320, 200 + 24 * min(len(table), 60)))
+    figure.update_layout(height=160 + 34 * len(strip.rows))
     return figure
-
-
-def far(values: Sequence[float | None]) -> list[bool]:
-    """Which values stand out from the others, by the modified z-score and the distance from the median."""
-    known = [value for value in values if value is not None]
-    if len(known) < 4:
-        return [False] * len(values)
-    middle = median(known)
-    deviation = median(abs(value - middle) for value in known)
-
-    def is_far(value: float | None) -> bool:
-        if value is None or not abs(value - middle) > MIN_DEVIATION_RATIO * abs(middle):
-            return False
-        return deviation == 0 or Z_FACTOR * abs(value - middle) / deviation > MODIFIED_Z_LIMIT
-
-    return [is_far(value) for value in values]

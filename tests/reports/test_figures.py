@@ -55,7 +55,8 @@ def test_every_chart_of_the_page_has_its_figures() -> None:
     drawn = {
         "roofline": {"roofline"},
         "memory": {"memory"},
-        "heat": {"comm-waits", "comm-links", "link-matrix", "rank-waits", "rank-strip"},
+        "heat": {"comm-waits", "comm-links", "link-matrix", "rank-waits"},
+        "strip": {"rank-strip"},
         "counters": {"counters"},
         "timeline": {"timeline"},
     }
@@ -445,21 +446,33 @@ def test_packets_are_size_against_bandwidth_by_transport() -> None:
     assert list(first.marker.size) == [36, 18]  # area by time: a quarter of it is half of the diameter
 
 
-def test_the_strip_shades_within_a_column_and_marks_what_stands_out() -> None:
-    (trace,) = figures.figure(_samples.payload(), "rank-strip").data
+def test_the_strip_shades_within_a_row_and_marks_what_stands_out() -> None:
+    def steps(rank: int) -> ResultTable:
+        computing = 1_000_000 + 1_000 * rank + (500_000 if rank == 5 else 0)
+        rows: list[list[Cell]] = [["cube", computing], ["comm-wait", 2_000_000], ["free", 100_000 - 1_000 * rank]]
+        return table_of("step-bar", {"component": "none", "time_ns": "ns"}, rows)
 
-    assert list(trace.x) == ["Step", "Computing", "Not overlapped", "Free"]
-    computing = [line[1] for line in trace.z]
-    times = [8.9e6 + rank * 2e4 + (4.1e6 if rank == 5 else 0) for rank in range(8)]
-    assert computing == pytest.approx([(t - min(times)) / (max(times) - min(times)) for t in times])
-    assert [rank for rank, line in enumerate(trace.text) if line[1].startswith("◆")] == [5]
-    assert len(trace.y) == 8 and trace.y[5] == "Rank 5"
+    outcomes = [Outcome(analyzer="a", status="done", rank=rank, tables=(steps(rank),)) for rank in range(8)]
+    traces = tuple(Trace(meta=Meta(rank=rank)) for rank in range(8))
+    payload = build(Run(traces=traces), outcomes, [], lang="en")
+
+    (trace,) = figures.figure(payload, "rank-strip").data
+
+    assert list(trace.x) == [f"Rank {rank}" for rank in range(8)]
+    assert list(trace.y) == ["Step", "Computing", "Exposed wait", "Idle"]
+    # Computing: 1.000 to 1.505 ms; rank 2 is 2 us above the lowest. Idle spreads over 7 us of 3.1 ms: under 5 %.
+    assert trace.z[1][0] == 0 and trace.z[1][5] == 1 and trace.z[1][2] == pytest.approx(2_000 / 505_000)
+    assert trace.z[3][0] == pytest.approx(7_000 / (0.05 * 3_100_000))
+    assert list(trace.z[2]) == [0] * 8
+    assert [[text.startswith("◆") for text in row] for row in trace.text[:2]] == [[rank == 5 for rank in range(8)]] * 2
+    assert not any(text.startswith("◆") for row in trace.text[2:] for text in row)
 
 
-def test_fewer_than_four_ranks_stand_out_from_nobody() -> None:
-    assert _plots_ranks.far([1.0, 1.0, 9.0]) == [False] * 3
-    assert _plots_ranks.far([1.0, 1.0, 1.0, 9.0, None]) == [False, False, False, True, False]
-    assert _plots_ranks.far([100.0, 100.0, 100.0, 104.0]) == [False] * 4  # within 5 % of the median
+def test_one_rank_has_no_strip() -> None:
+    payload = with_tables(_sample_tables.bar(0))
+
+    with pytest.raises(NotInData, match="fewer than two ranks"):
+        figures.figure(payload, "rank-strip")
 
 
 # ---- real profiles -------------------------------------------------------------------------------------------------
