@@ -396,7 +396,7 @@
       if (!pinned) return panel.replaceChildren();
       const id = pinned.id, about = bands.filter(function (b) { return b.s < model.e[id] && b.e > model.s[id]; });
       const said = AP.timelineSays.lines(model, pinned);
-      panel.replaceChildren(
+      panel.replaceChildren.apply(panel, [
         h("div", { class: "timeline-pin" },
           h("strong", null, said[0]), h("span", null, said.slice(1).join(" · ")),
           pinned.links.length ? h("span", null, isNaN(model.launch[id]) ? AP.t("timeline.launches", { count: pinned.links.length + (pinned.links.length === AP.lanes.MOST_ARROWS ? "+" : "") })
@@ -405,7 +405,8 @@
           h("button", { type: "button", class: "quiet", on: { click: function () { set(model.s[id] - (model.e[id] - model.s[id]) * 0.3, model.e[id] + (model.e[id] - model.s[id]) * 0.3); } } }, AP.t("timeline.zoom_to")),
           !isNaN(model.launch[id]) ? h("button", { type: "button", class: "quiet", on: { click: function () { const room = (model.e[id] - model.launch[id]) * 0.15; set(model.launch[id] - room, model.e[id] + room); } } }, AP.t("timeline.zoom_launch")) : null,
           closing()),
-        uniqueFindings(about).length ? h("ul", { class: "timeline-bands" }, uniqueFindings(about).map(chip)) : null);
+        uniqueFindings(about).length ? h("ul", { class: "timeline-bands" }, uniqueFindings(about).map(chip)) : null,
+      ].filter(Boolean));
     }
 
     function uniqueFindings(list) {
