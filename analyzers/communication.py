@@ -230,7 +230,7 @@ def _late_peer(
     longest = _longest_waits(own)
     return finding(
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, title=title, share_ratio=share, evidence=evidence,
-        where=own, whole_ns=calls.step_ns,
+        where=intervals.union(own, delayed), whole_ns=calls.step_ns,
         subject=who.en, ranks=tuple(sorted({peer.peer for peer in [wait, *together] if peer.peer is not None})),
         vendor=calls.trace.meta.device.kind, severity=Severity.LOW if share < LOOK_WAIT_RATIO.value else None,
         formula="length of (union of the Notify_Wait sub-tasks for the peer, without computing) / length of the steps"
