@@ -53,7 +53,7 @@ def peak_of(trace: Trace, blocks: Table) -> tuple[int, int | None]:
     """Time of the peak and what was allocated then: by the allocator's samples, else the most that blocks add up to."""
     own = framework(components(trace))
     found = None if own is None else own.peak(own.allocated)
-    if found is not None:
+    if found is not None and found[0] > 0:
         return found[1], found[0]
     return most_alive(blocks), None
 

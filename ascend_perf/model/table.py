@@ -49,6 +49,13 @@ class Column:
     doc: str = ""
 
 
+def _next(values: Sequence[str], value: str, start: int) -> int | None:
+    try:
+        return values.index(value, start)
+    except ValueError:
+        return None
+
+
 class Text:
     """A dictionary-encoded text column: `codes` (int32, -1 unknown) into `values`."""
 
@@ -96,7 +103,13 @@ class Text:
 
     def equals(self, value: str) -> Bools:
         """Rows that hold exactly `value`."""
-        return self.flags(lambda item: item == value)
+        # Asked once per group or name of thousands: the search is left to the sequence itself.
+        places: list[int] = []
+        while (place := _next(self.values, value, places[-1] + 1 if places else 0)) is not None:
+            places.append(place)
+        if len(places) == 1:
+            return np.asarray(self.codes == places[0], bool)
+        return np.isin(self.codes, places)
 
     def isin(self, wanted: Iterable[str]) -> Bools:
         """Rows that hold one of `wanted`."""

@@ -73,6 +73,14 @@ def test_without_samples_the_blocks_tell_the_peak(make_trace: Make) -> None:
     assert not outcome.metrics
 
 
+def test_an_allocator_that_counts_nothing_is_not_believed(make_trace: Make) -> None:
+    memory = [{"time_ns": n, "component": "PTA", "allocated_bytes": 0, "reserved_bytes": 0} for n in (5, 15)]
+    outcome = memory_peak.run_on_trace(make_trace(memory=memory, memory_blocks=[_block("a", 3, 10, 20)]))
+    assert outcome.status == "done" and not outcome.metrics
+    (row,) = _rows(outcome)
+    assert (row["size_bytes"], row["share_ratio"]) == (3 << 20, 1.0)
+
+
 def test_blocks_without_sizes_are_no_data(make_trace: Make) -> None:
     trace = make_trace(memory_blocks=[{"name": "a", "alloc_ns": 3}])
 

@@ -39,6 +39,13 @@ def table(**columns: Values) -> Table:
     )
 
 
+@given(st.lists(st.integers(-1, 4), max_size=20), st.lists(st.sampled_from("ab"), min_size=5, max_size=5))
+def test_words_that_stand_twice_in_a_dictionary_are_one_word(codes: list[int], values: list[str]) -> None:
+    text = Text(np.array(codes, np.int32), values)
+    for word in "abc":
+        assert text.equals(word).tolist() == [code >= 0 and values[code] == word for code in codes]
+
+
 def test_columns_that_were_not_given_are_unknown() -> None:
     t = table()
     assert t.ints("stream").tolist() == [NULL, NULL]
