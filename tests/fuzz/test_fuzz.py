@@ -12,7 +12,11 @@ from tests.fuzz.mutate import damage
 from tests.fuzz.run import fault
 from tests.fuzz.seeds import SEEDS
 
-FOUND: tuple[tuple[str, int], ...] = ()
+FOUND: tuple[tuple[str, int], ...] = (
+    ("analysis-db", 7), ("analysis-db", 1051), ("ascend-db", 20), ("ascend-db", 63), ("ascend-db", 167),
+    ("ascend-text", 82), ("cluster-db", 1019), ("cluster-db", 1042), ("cluster-text", 34), ("cluster-text", 1027),
+    ("mindspore", 38), ("nsys", 19), ("nsys", 51), ("nsys", 1041), ("run-directory", 5117),
+)  # fmt: skip
 """(target, case) of what a run found; what was wrong has a test of its own beside the parser's."""
 FIRST = 6
 """Cases of each target that are run with every test run."""
