@@ -19,7 +19,7 @@ from ascend_perf.parsers._ascend_comm import op_of
 from ascend_perf.parsers._ascend_db_counters import read_counters
 from ascend_perf.parsers._ascend_db_samples import SampleReader
 from ascend_perf.parsers._ascend_files import database, table_names
-from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS, MAX_START_NS, far_off
+from ascend_perf.parsers._ascend_kernels import CORES, MAX_DUR_NS, MAX_START_NS, far_off, usable_spans
 from ascend_perf.parsers._ascend_meta import Facts, take_metadata
 from ascend_perf.parsers._ascend_sqlite import (
     Strings,
@@ -45,6 +45,7 @@ from ascend_perf.parsers._ascend_words import (
     sizes,
     step_number,
 )
+from ascend_perf.parsers._numbers import MAX_TOTAL, bounded
 from ascend_perf.parsers._python_frames import MIN_CALL_NS, SHORT_CALLS, python_calls
 
 DATA_TYPES: Final = {
@@ -270,7 +271,8 @@ class _Reader:
             },
         )
         steps = self._ints("STEP_TIME", "id", "startNs", "endNs")
-        usable = (steps["startNs"] != NULL) & (steps["endNs"] >= steps["startNs"]) & (steps["id"] != NULL)
+        usable = usable_spans(steps["startNs"], steps["endNs"]) & (bounded(steps["id"], 0, MAX_TOTAL) != NULL)
+        self.result.drop("STEP_TIME row without a usable number or time", int((~usable).sum()))
         self.result.host_steps = HostSteps.of(
             np.stack((steps["id"][usable], steps["startNs"][usable], steps["endNs"][usable]), axis=1).tolist()
         )
@@ -285,7 +287,7 @@ class _Reader:
         codes = np.where(is_op, np.where(kind.codes >= 0, kind.codes + 3, -1), -1)
         codes = np.where(queue, np.where(name.flags(lambda word: word.startswith("Dequeue")), 0, 1), codes)
         codes = np.where(user, 2, codes)
-        times_ok = (api["startNs"] != NULL) & (api["endNs"] >= api["startNs"])
+        times_ok = usable_spans(api["startNs"], api["endNs"])
         rows = np.flatnonzero((codes >= 0) & times_ok)
         correlation = first_rows(self.links["id"], api["connectionId"][rows])
         connection = self.links["connectionId"]
@@ -310,7 +312,7 @@ class _Reader:
         gc = self._ints("GC_RECORD", "startNs", "endNs", "globalTid")
         ok = np.flatnonzero(self._span_ok(gc["startNs"], gc["endNs"], "GC_RECORD row"))
         marks = self._ints("MSTX_EVENTS", "startNs", "endNs", "globalTid", "message")
-        marked = np.flatnonzero((marks["startNs"] != NULL) & (marks["endNs"] >= marks["startNs"]))
+        marked = np.flatnonzero(usable_spans(marks["startNs"], marks["endNs"]))
         for columns, picked, text, kind_word in (
             (gc, ok, Text.full(len(ok), "GC"), "gc"),
             (marks, marked, named(self.strings.text(marks["message"][marked])), "user"),
@@ -332,7 +334,7 @@ class _Reader:
     def _python_calls(self) -> None:
         api = self.api
         traced = self.api_kind.equals("trace")
-        good = traced & (api["startNs"] != NULL) & (api["endNs"] >= api["startNs"])
+        good = traced & usable_spans(api["startNs"], api["endNs"])
         self.result.drop("Python call without a readable time", int((traced & ~good).sum()))
         rows = np.flatnonzero(good)
         start = api["startNs"][rows]
@@ -434,11 +436,12 @@ class _Reader:
 
     def _launch(self, connections: Ints) -> dict[str, Values]:
         row = first_rows(self.calls["connectionId"], connections)
+        usable = usable_spans(self.calls["startNs"], self.calls["endNs"])
         result: dict[str, Values] = {}
         for target, source in (("launch_start_ns", "startNs"), ("launch_end_ns", "endNs")):
             values = np.full(len(connections), NULL, np.int64)
             found = (row >= 0) & (connections != NULL)
-            values[found] = self.calls[source][row[found]]
+            values[found] = np.where(usable, self.calls[source], NULL)[row[found]]
             result[target] = values
         return result
 

@@ -278,6 +278,15 @@ def plausible(time: Ints) -> Ints:
     return np.where((time < 0) | (time > MAX_START_NS) | far_off(time), NULL, time)
 
 
+def usable_spans(start: Ints, end: Ints) -> Bools:
+    """Intervals of at most a day whose start is `plausible`."""
+    start = plausible(start)
+    known = (start != NULL) & (end != NULL)
+    dur = np.where(known, end, 0) - np.where(known, start, 0)
+    usable: Bools = known & (dur >= 0) & (dur <= MAX_DUR_NS) & (end >= 0)
+    return usable
+
+
 def _taken(columns: dict[str, Values], rows: Ints) -> dict[str, Values]:
     return {n: v.take(rows).compact() if isinstance(v, Text) else v[rows] for n, v in columns.items()}
 

@@ -362,6 +362,28 @@ def test_samples_with_times_beyond_reason_are_dropped(tmp_path: Path, odd: int) 
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("odd", [2**63 - 1, -1, BASE + 86_400 * 10**9 + 10**6])
+def test_calls_with_ends_beyond_reason_launch_nothing(tmp_path: Path, odd: int) -> None:
+    write_database(tmp_path)
+    path = tmp_path / "ascend_pytorch_profiler_1.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("update CANN_API set endNs = ?", (odd,))
+        connection.execute("update PYTORCH_API set endNs = ?", (odd,))
+        connection.execute("insert into STEP_TIME values (?, ?, ?)", (2**63 - 1, BASE, BASE + 5))
+        connection.execute("insert into STEP_TIME values (?, ?, ?)", (10, BASE, odd))
+
+    trace = read(tmp_path)
+
+    for table in (trace[t.KERNELS], trace[t.COMM_OPS]):
+        assert set(table.ints("launch_start_ns").tolist()) == {NULL}
+        assert set(table.ints("launch_end_ns").tolist()) == {NULL}
+    assert not trace.has(t.RUNTIME_CALLS) and not trace.has(t.HOST_OPS)
+    assert set(trace[t.HOST_EVENTS].text("kind").to_list()) <= {"gc", "step"}
+    assert trace[t.STEPS].ints("step_id").tolist() == [9]
+    told = {drop.reason: drop.count for source in trace.meta.sources for drop in source.dropped}
+    assert told["STEP_TIME row without a usable number or time"] == 2
+
+
 def test_a_recording_without_end_is_told(tmp_path: Path) -> None:
     out = DatabaseWriter(tmp_path / "ascend_pytorch_profiler.db")
     out.table("TASK", ("startNs", "endNs", "globalTaskId"), [])
