@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types floors docs bench eval screenshots browser clean
+.PHONY: help demo test check lint types floors docs bench eval screenshots gallery browser clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ eval: $(VENV)/.test ## Plant faults of all kinds and print what the analysis fin
 
 screenshots: $(VENV)/.torch browser ## Take the pictures of the documentation from a report of our own workload
 	$(BIN)/python docs/make_screenshots.py
+
+gallery: $(VENV)/.torch browser ## Take the pictures of the gallery from real profiles (ASCEND_PERF_TRACES) and jobs of ours
+	$(BIN)/python docs/make_gallery.py
 
 clean: ## Remove .venv, caches and build output (not your runs)
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
