@@ -113,7 +113,7 @@ def _stage_imbalance(job: Job) -> tuple[list[Finding], Judged]:
     if not mean or (compute[slow] - compute[fast]) / mean <= MAX_SPREAD_RATIO.value:
         return [], Judged(code=code, verdict="clean")
     ratio = compute[slow] / compute[fast] if compute[fast] else float("inf")
-    share = 1 - mean / compute[slow]
+    share = _balanced_share(job, slow, 1 - mean / compute[slow])
     slow_ranks, fast_ranks = ranks_words(job.stage_ranks(slow)), ranks_words(job.stage_ranks(fast))
     evidence = [
         Evidence(
@@ -147,9 +147,31 @@ def _stage_imbalance(job: Job) -> tuple[list[Finding], Judged]:
             f"每步 {format_ns(compute[slow])} 对 {format_ns(compute[fast])}",
         ),
         evidence=evidence[:6],
-        formula="1 - mean / max of the stages' computing: the step of a pipeline follows its slowest stage",
+        formula="(1 - mean / max of the stages' computing) x time of the pipeline at the pace of its slowest stage / "
+        "step: computing x (micro-batches + stages - 1) / micro-batches, else computing and its own waits in the pipeline",
     )  # fmt: skip
     return [found], Judged(code=code, verdict="found")
+
+
+def _balanced_share(job: Job, slow: int, saved_ratio: float) -> float | None:
+    """Share of the step that goes when the slowest stage computes as long as the mean.
+
+    What shrinks with its computing is the time in which the pipeline runs at its pace; idle time and other
+    communication stay.
+    """
+    views = job.of_stage(slow)
+    if not all(view.step_ns for view in views):
+        return None
+    schedule = schedule_of(job)
+    ratios = []
+    for view in views:
+        held = view.compute_per_step_ns * max(1, view.steps)
+        if schedule is not None and schedule.micro_batches:
+            held *= (schedule.micro_batches + schedule.stages - 1) / schedule.micro_batches
+        else:
+            held += _pipeline_wait(view) or 0
+        ratios.append(min(1.0, held / view.step_ns))
+    return saved_ratio * float(np.mean(ratios))
 
 
 def _pipeline(job: Job, causes: Causes) -> tuple[list[Finding], Judged]:
