@@ -73,7 +73,7 @@ def _rest(traces: Sequence[Trace], known: Iterable[Dimension]) -> int | None:
     sizes = {dimension.kind: dimension.size for dimension in known}
     sizes["pp"] = max([sizes.get("pp", 1), *(stage_count(trace) for trace in traces)])
     for kind in ("tp", "cp", "pp"):
-        others *= sizes.get(kind, 1)  # type: ignore[call-overload] # the three are kinds
+        others *= sizes.get(kind, 1)
     if others == 1 or len(worlds) != 1 or min(worlds) % others:
         return None
     return min(worlds) // others

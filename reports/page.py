@@ -19,7 +19,7 @@ from ascend_perf.model.table import NULL
 from ascend_perf.reports.bars import Bar, bars
 from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.judged import judged_rows
-from ascend_perf.reports.overview import Overview, Row, overview
+from ascend_perf.reports.overview import Overview, Row, Strip, overview
 from ascend_perf.reports.packed import packed
 from ascend_perf.reports.payload import Payload, RankPages, finite
 from ascend_perf.reports.phrases import phrase
@@ -28,7 +28,7 @@ from ascend_perf.reports.sections import Placed, Section, section_of, sections
 from ascend_perf.reports.shown import chosen, drawn
 from ascend_perf.reports.texts import Json, pair, safe
 from ascend_perf.reports.timelines import TIMELINE, coarser, ints, is_timeline, ordered, text
-from ascend_perf.reports.verdict import Tile, added, all_together, facts, gain, ranges, spread, tiles, verdict
+from ascend_perf.reports.verdict import Tile, added, all_together, doubts, facts, gain, ranges, spread, tiles, verdict
 
 PAGE_SCHEMA: Final = 1
 """Version of the embedded document; private to the page."""
@@ -85,6 +85,7 @@ def page(payload: Payload) -> dict[str, Json]:
         "origin": payload.data_origin,
         "words": {"en": dict(catalogue("en")), "zh": dict(catalogue("zh"))},
         "verdict": {"lead": pair(said.lead), "main": pair(said.main), "gain": _pair(said.gain), "clean": said.is_clean},
+        "doubts": _pair(doubts(payload)),
         "facts": [[pair(fact.label), pair(fact.value)] for fact in facts(payload)],
         "tiles": [_tile(tile) for tile in tiles(payload)],
         "bars": [_bar(bar) for bar in drawn(every, details)],
@@ -162,13 +163,15 @@ def _job(found: Overview | None) -> Json:
     """The job at a glance, and the strip of ranks."""
     if found is None:
         return None
-    strip = found.strip
     return {
         "facts": [[pair(fact.label), pair(fact.value)] for fact in found.facts],
         "waits": _pair(found.waits),
-        "strip": strip
-        and {"ranks": [*strip.ranks], "stages": [*strip.stages], "rows": [_strip_row(row) for row in strip.rows]},
+        "strip": None if found.strip is None else _strip(found.strip),
     }
+
+
+def _strip(strip: Strip) -> Json:
+    return {"ranks": [*strip.ranks], "stages": [*strip.stages], "rows": [_strip_row(row) for row in strip.rows]}
 
 
 def _strip_row(row: Row) -> Json:

@@ -75,14 +75,14 @@ def rank_of_job(rank: int) -> Trace:
     )
     compute = (20 + 10 * stage) * MS + (MS if rank == 5 else 0)
     moves = {"tp": 4 * MS, "dp": 16 * MS if dp == (1, 3) else 8 * MS}
-    calls = [
+    calls: list[dict[str, object]] = [
         {"start_ns": start, "dur_ns": moves[label], "name": f"hcom_allReduce_{label}", "op": "allReduce",
          "group": groups[at].name, "index_in_group": 0, "size_bytes": 64 << 20, "step_id": 1}
         for at, (label, start) in enumerate((("tp", 40 * MS), ("dp", 50 * MS)))
     ]  # fmt: skip
-    steps = [{"step_id": 1, "start_ns": 0, "dur_ns": STEP}]
-    kernels = [{"start_ns": 0, "dur_ns": compute, "name": "MatMul", "step_id": 1}]
-    tables = {"steps": steps, "kernels": kernels, "comm_ops": calls}
+    steps: list[dict[str, object]] = [{"step_id": 1, "start_ns": 0, "dur_ns": STEP}]
+    kernels: list[dict[str, object]] = [{"start_ns": 0, "dur_ns": compute, "name": "MatMul", "step_id": 1}]
+    tables: dict[str, list[dict[str, object]]] = {"steps": steps, "kernels": kernels, "comm_ops": calls}
     meta = Meta(rank=rank, world_size=8, device=NPU, groups=groups)
     return Trace({name: build_table(name, rows) for name, rows in tables.items()}, meta)
 
