@@ -148,7 +148,8 @@ def _stage_imbalance(job: Job) -> tuple[list[Finding], Judged]:
         ),
         evidence=evidence[:6],
         formula="(1 - mean / max of the stages' computing) x time of the pipeline at the pace of its slowest stage / "
-        "step: computing x (micro-batches + stages - 1) / micro-batches, else computing and its own waits in the pipeline",
+        "step: computing x (micro-batches + stages - 1) / micro-batches, else computing and its own waits in the "
+        "pipeline",
     )  # fmt: skip
     return [found], Judged(code=code, verdict="found")
 

@@ -35,7 +35,8 @@ def settle(outcomes: Sequence[Outcome]) -> list[Finding]:
     rank's own data told the waiting apart already.
     """
     of_job = [
-        (f, frozenset(f.affected_ranks) - frozenset(f.ranks))  # the late rank itself does not wait
+        # The late rank itself does not wait; the ends of a slow link both do.
+        (f, frozenset(f.affected_ranks) - frozenset(f.ranks) or frozenset(f.affected_ranks))
         for o in outcomes
         if o.scope == "job"
         for f in o.findings

@@ -84,3 +84,9 @@ def test_what_holds_for_one_rank_is_not_said_of_all() -> None:
 def test_two_ranks_are_joined_however_they_differ() -> None:
     merged = merge_findings([finding("H-01", 0.1, 0), finding("H-01", 0.5, 1)])
     assert [(f.ranks, f.share_ratio) for f in merged] == [((0, 1), 0.5)]
+
+
+def test_both_ends_of_a_slow_link_lose_its_time() -> None:
+    small = replace(finding("N-02", 0.20, 0), may_hold=("N-06",))
+    link = replace(finding("N-06", 0.19, 0), ranks=(0, 1), affected_ranks=(0, 1))
+    assert [f.code for f in all_findings([outcome(small, index=0), outcome(link)])] == ["N-06"]

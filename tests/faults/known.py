@@ -52,10 +52,7 @@ REAL_MISSES: Final[dict[str, str]] = {
 }
 """Kinds planted into real profiles that are missed at weak strength: below a threshold."""
 
-REAL_FALSE: Final[dict[str, str]] = {
-    "link-slow": "N-02 (all transfers below 16 MB are small packets to it, those of the slow link among them)",
-    "stage-gaps": "L-02 (its share of the computing is taken as one of the step, which grows with the idle time)",
-}
+REAL_FALSE: Final[dict[str, str]] = {}
 """Kinds planted into real profiles that come with a false finding: its code first, then why."""
 
 REAL_GAINS: Final[dict[str, str]] = {
