@@ -507,7 +507,7 @@ def _link_rates(tasks: Table, owner: Ints, usable: Bools) -> dict[tuple[int, int
     rows = np.flatnonzero(usable & is_move(tasks))
     rates = {}
     for key, places in grouped(owner[rows] * _PAIR + tasks.ints("dst")[rows]):
-        size = int(tasks.ints("size_bytes")[rows[places]].sum())
+        size = int(np.maximum(tasks.ints("size_bytes")[rows[places]], 0).sum())  # waits for RDMA have none
         time = int(tasks.ints("dur_ns")[rows[places]].sum())
         if time > 0:
             rates[divmod(key, _PAIR)] = size / time * 1e9

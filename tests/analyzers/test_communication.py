@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ascend_perf.analyzers._communication import _link_rates
 from ascend_perf.analyzers.communication import communication
 from ascend_perf.model.finding import Finding, Judged, Outcome
 from ascend_perf.model.trace import Device, Group, Meta, Trace
 from ascend_perf.pipeline import load
+from tests.conftest import build_table
 
 MakeTrace = Callable[..., Trace]
 NPU = Meta(rank=0, world_size=4, device=Device(kind="npu", vendor="ascend"))
@@ -205,6 +208,15 @@ def test_pipeline_waits_are_left_to_the_ranks_analyzer(make_trace: MakeTrace) ->
 
     assert verdict(outcome, "N-05").verdict == "clean"
     assert verdict(outcome, "N-01").verdict == "clean"  # 800 - 780 = 20 ns are left
+
+
+def test_waits_without_a_size_take_part_in_the_rate_of_rdma_with_their_time() -> None:
+    common = {"comm_op": 0, "plane": 0, "transport": "RDMA", "src": 0, "dst": 1}
+    tasks = build_table("comm_tasks", [
+        {**common, "start_ns": 0, "dur_ns": 10, "kind": "RDMASend", "size_bytes": 1000},
+        {**common, "start_ns": 10, "dur_ns": 90, "kind": "Notify_Wait", "size_bytes": None},
+    ])  # fmt: skip
+    assert _link_rates(tasks, np.zeros(2, np.int64), np.ones(2, bool)) == {(0, 1): 1e10}
 
 
 def test_small_packets_weigh_by_time_and_not_by_number(make_trace: MakeTrace) -> None:
