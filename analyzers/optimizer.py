@@ -18,7 +18,7 @@ from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import format_ns, format_quantity, format_ratio
 
 MIN_SHARE_RATIO: Final = threshold("C-14", "min_share_ratio")
 
@@ -77,7 +77,7 @@ def optimizer(trace: Trace) -> Result:
     time_ns = share * whole / steps
     first = int(np.flatnonzero(rows)[0])
     mean_ns = float(durations[inside].mean())
-    text = f"{count:.0f}"
+    text = format_quantity(round(count), "count")
     found = finding(
         "C-14",
         analyzer="optimizer",

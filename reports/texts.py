@@ -14,7 +14,7 @@ Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 MAX_TEXT: Final = 4000
 """Characters kept of one text. Status: assumed; kernel names with template arguments reach about 1500."""
 
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]")
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 """Control characters and the marks that turn the direction of writing (they can make text read as something else)."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

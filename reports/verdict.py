@@ -92,7 +92,34 @@ def verdict(payload: Payload) -> Verdict:
     first = payload.findings[0] if payload.findings else None
     if first is None:
         return _nothing_found(payload, _lead(payload, span))
-    return Verdict(lead=_lead(payload, span), main=first.title, gain=gain(first, span))
+    return Verdict(lead=_lead(payload, span), main=_short(first.title), gain=gain(first, span))
+
+
+def _short(title: Words) -> Words:
+    """The first two clauses of a title: more than that is not read in one glance, and the card says all of it."""
+    en, zh = title.en.split("; "), title.zh.split("；")
+    return title if len(en) < 3 or len(en) != len(zh) else Words("; ".join(en[:2]), "；".join(zh[:2]))
+
+
+def doubts(payload: Payload) -> Words | None:
+    """What in the data makes every figure doubtful, to be said beside the verdict; None where nothing does.
+
+    Unlike rows that are not used on purpose: files that could not be used, cross-checks that differ, analyzers that
+    failed.
+    """
+    unreadable = sum(item.source.problem is not None for item in payload.sources)
+    differing = len({check.name for rank in payload.ranks for check in rank.meta.checks if not check.holds})
+    failed = len({o.analyzer for o in payload.outcomes if o.status == "failed"} | set(payload.broken))
+    parts = [
+        words(f"doubt.{key}", count=count)
+        for key, count in (("unreadable", unreadable), ("differing", differing), ("failed", failed))
+        if count
+    ]
+    if not parts:
+        return None
+    return words(
+        "doubt.data", parts=Words("; ".join(part.en for part in parts), "；".join(part.zh for part in parts))
+    )
 
 
 def gain(finding: Finding, span: Spread | None) -> Words | None:
@@ -333,8 +360,8 @@ def _noise(known: Mapping[str, float]) -> float | None:
 
 
 def _unknown(key: str) -> Tile:
-    label, note = words(f"tile.{key}"), words("tile.unknown")
-    return Tile(key=key, label=label, value=_same("—"), note=note, hint=words(f"tile.{key}_unknown"))
+    label, why = words(f"tile.{key}"), words(f"tile.{key}_unknown")
+    return Tile(key=key, label=label, value=words("tile.unknown"), note=why, hint=why)
 
 
 def _step_tile(payload: Payload) -> Tile:
@@ -361,6 +388,12 @@ def _share_tile(payload: Payload, key: str, figure: str, limits: Range | None) -
     if time is None or share is None:
         return _unknown(key)
     hint = words(f"tile.{key}_hint")
+    if key == "exposed" and not any(step.communication_us for rank in payload.ranks for step in rank.steps) and (
+        time.high == 0
+    ):
+        return Tile(
+            key=key, label=words("tile.exposed"), value=words("tile.none"), note=words("tile.exposed_none"), hint=hint
+        )
     note = words("tile.share", share=format_quantity(share.middle, "ratio"))
     low, high = format_quantity(share.low, "ratio"), format_quantity(share.high, "ratio")
     if low != high:

@@ -23,7 +23,7 @@
       return h("a", {
         class: "piece k-" + part.kind + " s" + shades[i], href: "#section-" + part.section,
         style: { "flex-grow": String(share) }, "aria-label": lines().join(AP.t("ui.colon")), on: AP.tipped(lines),
-      }, share > 0.06 ? h("span", { class: "piece-text" }, AP.w(part.label), " ", h("b", null, q(share, "ratio"))) : null);
+      }, share > 0.02 ? h("span", { class: "piece-text" }, h("span", { class: "piece-name" }, AP.w(part.label) + " "), h("b", null, q(share, "ratio"))) : null);
     });
     return h("div", { class: "bar-row" + (bar.outlier ? " outlier" : "") },
       labelled && h("div", { class: "bar-label" }, AP.rankName(bar.rank),

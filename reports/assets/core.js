@@ -48,6 +48,21 @@ const AP = {};
     return text.replace(/\u2009/g, "\u202f").replace(/(\d) (?=(?:%|[kMGT]?i?B(?:\/s)?|[mun]?s|[TGM]?FLOPS?|[MG]?Hz|W|°C)(?![A-Za-z]))/g, "$1\u00a0");
   };
 
+  // Letters of scripts that are written from right to left, and what may stand between two words of them.
+  const RTL = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+  const RTL_RUNS = /([\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]+(?:[ _.-]+[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]+)*)/u;
+
+  /** Nodes of a text. Words written from right to left are isolated: they must not reorder the figures around them. */
+  function texts(text, isHtml) {
+    if (!isHtml || !RTL.test(text)) return [document.createTextNode(text)];
+    return text.split(RTL_RUNS).filter(Boolean).map(function (run) {
+      if (!RTL.test(run)) return document.createTextNode(run);
+      const isolated = document.createElement("bdi");
+      isolated.textContent = run;
+      return isolated;
+    });
+  }
+
   function fill(node, props, children) {
     for (const name in props || {}) {
       const value = props[name];
@@ -58,7 +73,8 @@ const AP = {};
     }
     for (const child of children.flat(Infinity)) {
       if (child === null || child === undefined || child === false) continue;
-      node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+      if (child instanceof Node) node.append(child);
+      else node.append.apply(node, texts(String(child), node instanceof HTMLElement && node.tagName !== "OPTION"));
     }
     return node;
   }

@@ -23,9 +23,9 @@
   }
   AP.ranges = ranges;
 
-  function evidence(finding) {
+  function evidence(finding, number) {
     const clocked = finding.evidence.some(function (item) { return item.at !== null; });
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": AP.t("ui.evidence") },
+    return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": AP.t("ui.finding_n", { n: number }) + AP.t("ui.colon") + AP.t("ui.evidence") },
       h("table", { class: "evidence" }, h("caption", { class: "off" }, AP.t("ui.evidence")),
         h("tbody", null, finding.evidence.map(function (item) {
           const value = item.value === null ? AP.t("ui.unknown") : AP.format.quantity(item.value, item.unit);
@@ -42,7 +42,7 @@
         }))));
   }
 
-  function body(finding) {
+  function body(finding, number) {
     const based = [
       finding.formula && [AP.t("ui.formula") + AP.t("ui.colon"), h("code", null, AP.w(finding.formula))],
       finding.source && [AP.t("ui.source") + AP.t("ui.colon") + AP.w(finding.source)],
@@ -52,7 +52,7 @@
     return h("div", { class: "card-body" },
       h("h4", null, AP.t("ui.why")), h("p", null, AP.w(finding.cause)),
       finding.confirm && [h("h4", null, AP.t("ui.confirm")), h("p", null, AP.w(finding.confirm))],
-      h("h4", null, AP.t("ui.evidence")), evidence(finding),
+      h("h4", null, AP.t("ui.evidence")), evidence(finding, number),
       finding.remedies.length && [h("h4", null, AP.t("ui.remedy")), h("ol", { class: "remedies" }, finding.remedies.map(function (r) {
         return h("li", null, AP.w(r.text), r.code && copyable(r.code));
       }))],
@@ -67,7 +67,8 @@
 
   function head(finding, number) {
     const said = [];
-    if (finding.ranks.length) said.push(AP.t("ui.cause_on", { ranks: ranges(finding.ranks) }));
+    const only = AP.data.ranks.length === 1 && finding.ranks.every(function (rank) { return rank === AP.data.ranks[0]; });
+    if (finding.ranks.length && !only) said.push(AP.t("ui.cause_on", { ranks: ranges(finding.ranks) }));
     if (finding.affected.length && ranges(finding.affected) !== ranges(finding.ranks)) {
       said.push(AP.t("ui.lost_on", { ranks: ranges(finding.affected) }));
     }
@@ -86,10 +87,10 @@
     const number = index + 1;
     const id = "finding-" + number;
     const props = { id: id, class: "card sev-" + finding.severity };
-    if (index < OPEN_CARDS && (index < OPEN_AT_LEAST || finding.severity !== "low")) return h("article", props, h("header", null, head(finding, number)), body(finding));
+    if (index < OPEN_CARDS && (index < OPEN_AT_LEAST || finding.severity !== "low")) return h("article", props, h("header", null, head(finding, number)), body(finding, number));
     props.open = Boolean(AP.state.open[id]);
     props.on = { toggle: function (e) { AP.state.open[id] = e.target.open; AP.save(); } };
-    return h("details", props, h("summary", null, head(finding, number)), body(finding));
+    return h("details", props, h("summary", null, head(finding, number)), body(finding, number));
   }
 
   function judged(verdict) {

@@ -66,14 +66,32 @@
     return AP.glued(significant(value / scale[0]) + " " + scale[1]);
   }
 
+  // Figures that come as text, each with its own unit: [number, unit].
+  const WRITTEN = /^[<>\u2264\u2265~]?\s?([-+\u2212]?\d[\d.\u2009\u202f]*(?:e[-+]?\d+)?)[\s\u00a0]?(%|x|ns|us|ms|s|[KMGT]?i?B|[kMGT]?B\/s|[MGT]?FLOPS?|[MG]?Hz|W|J|°C|\/s)?$/i;
+  const SIZES = (function () {
+    const sizes = Object.assign({ "%": 0.01 }, NS);
+    for (const unit in SCALES) for (const step of SCALES[unit]) sizes[step[1]] = step[0];
+    return sizes;
+  })();
+
+  /** The number that a text writes, in its base unit; null where the text is no figure. */
+  function written(text) {
+    const found = WRITTEN.exec(text);
+    if (!found) return null;
+    const number = Number(found[1].replace(/[\u2009\u202f]/g, "").replace("\u2212", "-"));
+    return isFinite(number) ? number * (SIZES[found[2]] || 1) : null;
+  }
+
   /** How a whole column is written: one scale, its unit for the head, and a function for the cells. */
   function columnStyle(reader, rows) {
     let top = 0;
     let numbers = 0;
+    let whole = true;
     for (let row = 0; row < rows; row++) {
       const value = reader.get(row);
       if (typeof value === "number" && isFinite(value)) {
         numbers++;
+        whole = whole && Number.isInteger(value);
         top = Math.max(top, Math.abs(value));
       }
     }
@@ -90,7 +108,7 @@
       let plain = 0;
       for (let row = 0; row < rows; row++) {
         const value = reader.get(row);
-        if (value !== null && !/^[-+]?[\d.]{1,15}(e[-+]?\d+)?$/i.test(value)) return { unit: "", figures: false, text: function (v) { return other(v) || String(v); } };
+        if (value !== null && (value.length > 24 || written(value) === null)) return { unit: "", figures: false, text: function (v) { return other(v) || String(v); } };
         if (value !== null) plain++;
       }
       return { unit: "", figures: plain > 0, text: function (v) { return other(v) || String(v); } };
@@ -111,7 +129,8 @@
     if (unit === "x") return { unit: "x", figures: figures, text: function (v) { return other(v) || significant(v, 3); } };
     if (top === 0) return { unit: "", figures: figures, text: function (v) { return other(v) || "0"; } };
     const scale = scaleOf(top, unit);
-    const places = Math.max(0, Math.min(3, 3 - Math.floor(Math.log10(Math.max(top / scale[0], 1e-9)))));
+    // Small whole numbers of the unit itself stay whole.
+    const places = whole && scale[0] === 1 ? 0 : Math.max(0, Math.min(3, 3 - Math.floor(Math.log10(Math.max(top / scale[0], 1e-9)))));
     return {
       unit: scale[1],
       figures: figures,
@@ -121,7 +140,7 @@
         const scaled = v / scale[0];
         // A figure that the column's decimals would squash keeps two digits of its own.
         if (scaled !== 0 && Math.abs(scaled) < 0.001) return quantity(v, unit);
-        if (scaled !== 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return significant(scaled, 2);
+        if (scaled !== 0 && places > 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return significant(scaled, 2);
         return grouped(scaled.toFixed(places));
       },
     };
@@ -134,5 +153,5 @@
 
   AP.format = {
     offset: offset,
-    significant: significant, quantity: quantity, percent: percent, columnStyle: columnStyle, scaleOf: scaleOf };
+    significant: significant, quantity: quantity, percent: percent, written: written, columnStyle: columnStyle, scaleOf: scaleOf };
 })();

@@ -65,7 +65,8 @@
     return h("section", { id: "verdict", class: "verdict" + (first ? " sev-" + first.severity : v.clean ? " clean" : "") },
       h("p", { class: "badges" },
         h("span", { class: "badge " + AP.data.origin }, AP.t("origin." + AP.data.origin)),
-        h("span", { class: "muted" }, AP.data.generator), AP.rankPageNote()),
+        h("span", { class: "muted" }, AP.data.generator), AP.rankPageNote(),
+        AP.data.doubts && h("a", { class: "doubt", href: "#section-quality" }, h("span", { "aria-hidden": "true" }, "◆ "), AP.w(AP.data.doubts))),
       h("h1", null, AP.w(v.lead), " ", h("strong", null, AP.w(v.main))),
       v.gain ? h("p", { class: "gain" }, h("strong", null, AP.w(v.gain)), first ? [" — ", h("a", { href: "#finding-1" }, AP.t("ui.why") + " · " + AP.t("ui.remedy"))] : null) : null,
       h("dl", { class: "facts" }, AP.data.facts.map(function (f) { return h("div", null, h("dt", null, AP.w(f[0])), h("dd", null, AP.w(f[1]))); })));
@@ -76,8 +77,8 @@
     const range = t.healthy ? AP.t("tile.healthy", { low: AP.format.quantity(t.healthy[0], "ratio"), high: AP.format.quantity(t.healthy[1], "ratio") }) : null;
     return h("div", { class: "tile t-" + t.state, tabindex: "0", on: AP.tipped(function () { return [AP.w(t.label), AP.w(t.hint), range, state]; }) },
       h("div", { class: "tile-label" }, AP.w(t.label)),
-      h("div", { class: "tile-value" }, AP.w(t.value)),
-      t.share !== null ? h("div", { class: "gauge", role: "img", "aria-label": [range, state].filter(Boolean).join("; ") },
+      h("div", { class: "tile-value" + (/\d/.test(AP.w(t.value)) ? "" : " words") }, AP.w(t.value)),
+      t.share !== null ? h("div", { class: "gauge", role: "img", "aria-label": [AP.w(t.label) + AP.t("ui.colon") + AP.format.quantity(t.share, "ratio"), range, state].filter(Boolean).join("; ") },
         t.healthy && h("span", { class: "healthy", style: { left: t.healthy[0] * 100 + "%", width: (t.healthy[1] - t.healthy[0]) * 100 + "%" } }),
         h("span", { class: "level", style: { width: (t.share * 100).toFixed(1) + "%" } })) : null,
       h("div", { class: "tile-note" }, AP.w(t.note)),
@@ -91,6 +92,11 @@
     AP.render();
   };
 
+  /** A text for places that hold one line. */
+  function short(text) {
+    return text.length > 200 ? text.slice(0, 200) + "…" : text;
+  }
+
   let watcher = null;
   AP.render = function () {
     AP.tip(null);
@@ -100,7 +106,7 @@
     const y = window.scrollY;
     const held = app.offsetHeight;
     root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";
-    document.title = AP.w(AP.data.verdict.main) + (AP.data.label ? " · " + AP.data.label : "") + " · ascend-perf";
+    document.title = short(AP.w(AP.data.verdict.main)) + (AP.data.label ? " · " + short(AP.data.label) : "") + " · ascend-perf";
     // Charts get their height a frame later; holding it keeps the reader's place.
     app.style.minHeight = held + "px";
     app.replaceChildren(
@@ -143,13 +149,24 @@
     });
   }
 
+  /** Open a fold and every fold around it. */
+  AP.unfoldAround = function (node) {
+    for (let at = node; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+  };
+
   function follow() {
-    const id = decodeURIComponent(location.hash.slice(1));
+    let id = location.hash.slice(1);
+    try {
+      id = decodeURIComponent(id);
+    } catch (error) {
+      // A stray percent sign: the text as it is leads nowhere, or where it says.
+    }
     if (AP.followRank(id)) return;
     if (AP.followTimeline(id)) return;
+    if (AP.followKernel(id)) return;
     const node = id && document.getElementById(id);
     if (!node) return;
-    if (node.tagName === "DETAILS") node.open = true;
+    AP.unfoldAround(node);
     node.scrollIntoView();
     if (!node.hasAttribute("tabindex")) node.setAttribute("tabindex", "-1");
     node.focus({ preventScroll: true });

@@ -60,6 +60,42 @@
     "flame-host", "flame-device-module", "flame-device-stack", "flame-device-op",
   ];
 
+  // What a reader wants first in each section; tables that are not named here follow in the order of their analyzers.
+  const FIRST = {
+    steps: ["steps", "step-classes", "critical-path", "critical-path-what-if", "critical-path-elements", "critical-path-slack", "critical-path-steps"],
+    operators: ["top-kernels", "fusion-candidates", "op-types"],
+    mac: ["mac", "roofline-classes", "roofline"],
+    communication: ["comm-ops", "comm-groups", "comm-hotspots", "comm-waits"],
+    host: ["decode-steps", "idle-causes", "host-ops", "idle-gaps"],
+    memory: ["stage-memory", "memory-peaks", "peak-blocks"],
+    ranks: ["rank-clusters", "job-stages", "collectives", "job-critical-path", "job-critical-path-ranks", "job-critical-path-what-if"],
+    quality: ["warnings", "missing", "dropped", "sources", "checks"],
+  };
+  const OPEN_PARTS = 3; // Charts and tables that stand open in a section; what is more lies in a fold below them.
+
+  function inOrder(section, tables) {
+    const first = FIRST[section] || [];
+    function place(table) {
+      const at = first.indexOf(table.name);
+      return at < 0 ? first.length : at;
+    }
+    return tables.map(function (t, i) { return [place(t), i, t]; })
+      .sort(function (a, b) { return a[0] - b[0] || a[1] - b[1]; })
+      .map(function (x) { return x[2]; });
+  }
+
+  /** The further tables of a section, folded; what they are says the line that opens them. */
+  function fold(section, tables, view) {
+    const id = "more-" + section.key;
+    return h("details", {
+      class: "more-tables", id: id, open: Boolean(AP.state.open[id]),
+      on: { toggle: function (e) { AP.state.open[id] = e.target.open; AP.save(); } },
+    },
+    h("summary", null, h("strong", null, AP.t("ui.more_tables", { count: tables.length })), AP.t("ui.colon"),
+      tables.map(function (t) { return AP.w(t.title); }).join(" · ")),
+    tables.map(view));
+  }
+
   /** Roofs hold two quantities in one column; the table shows each with its own unit. */
   function shown(table) {
     if (table.name !== "roofs") return table;
@@ -119,7 +155,9 @@
     const chosen = section.reasons.every(function (r) { return r.status === "left_out"; });
     const seen = {};
     section.reasons.forEach(function (r) {
-      const text = (r.analyzer ? r.analyzer + AP.t("ui.colon") : "") + AP.w(r.text);
+      // The head of the box says "not in this data" already.
+      const lacks = AP.w(r.text).replace(r.status === "no_data" ? /^(not in this data: |数据中没有[：\s]?)/i : /^$/, "");
+      const text = r.analyzer && lacks !== r.analyzer ? r.analyzer + AP.t("ui.colon") + lacks : lacks;
       seen[text] = (seen[text] || []).concat(r.ranks);
     });
     return h("div", { class: "reason" + (failed ? " failed" : "") },
@@ -157,10 +195,16 @@
     const charts = CHARTS[section.key] ? CHARTS[section.key]().filter(Boolean) : [];
     const drawn = charts.length > 0;
     const several = AP.data.ranks.length > 1;
-    const tables = (merged ? [merged] : []).concat(seen.filter(function (t) {
+    const tables = inOrder(section.key, (merged ? [merged] : []).concat(seen.filter(function (t) {
       if (AP.isOfJob(t) || (merged && t.name === "steps")) return false;
       return !(drawn && NOT_AS_TABLE.indexOf(t.name) >= 0) && t.name !== "step-bar";
-    }));
+    })));
+    // One single table is not worth a fold.
+    const room = Math.max(1, OPEN_PARTS - charts.length);
+    const open = tables.length === room + 1 ? tables.length : room;
+    function view(t) {
+      return AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
+    }
     const shifting = mine.filter(function (t) { return !(merged && t.name === "steps") && t.name !== "step-bar"; });
     return h("section", { id: "section-" + section.key, class: "part", "data-section": section.key },
       h("div", { class: "section-head" }, h("h2", null, standing(section), AP.t("section." + section.key)), rankChoice(shifting)),
@@ -170,9 +214,8 @@
       })) : null,
       reasons(section),
       charts,
-      tables.map(function (t) {
-        return AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
-      }),
+      tables.slice(0, open).map(view),
+      tables.length > open ? fold(section, tables.slice(open), view) : null,
       section.standing === "clean" && !tables.length && !drawn ? h("p", { class: "muted" }, AP.t("ui.nothing_to_report")) : null,
       cuts(section),
       section.key === "method" ? method() : null);

@@ -4,8 +4,13 @@
   const FIRST_ROWS = 12;
   const MOST_ROWS = 2000; // More rows than this in the document make the browser slow; searching narrows them down.
 
+  const LONG = 90; // Texts longer than this are cut to two lines; a click, Enter or the space bar shows all of them.
+
   function compare(a, b) {
     if (typeof a === "number" && typeof b === "number") return a - b;
+    const x = AP.format.written(String(a));
+    const y = x === null ? null : AP.format.written(String(b));
+    if (y !== null) return x - y;
     return String(a).localeCompare(String(b), undefined, { numeric: true });
   }
 
@@ -69,6 +74,49 @@
     return lines.join("\n") + "\n";
   }
 
+  /** A long text, two lines of it until it is asked for. It stays text that can be marked and copied. */
+  function clamped(text) {
+    function turn(e) {
+      if (e.type === "keydown" && e.key !== "Enter" && e.key !== " ") return;
+      if (e.type === "click" && String(window.getSelection())) return;
+      e.preventDefault();
+      span.setAttribute("aria-expanded", span.classList.toggle("clamp") ? "false" : "true");
+    }
+    const span = h("span", { class: "cut clamp", role: "button", tabindex: "0", "aria-expanded": "false", title: AP.t("ui.show_whole"), on: { click: turn, keydown: turn } }, text);
+    return span;
+  }
+
+  /** A short name for a link to a kernel: FNV-1a of its name. */
+  AP.kernelId = function (name) {
+    let hash = 0x811c9dc5;
+    for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
+    return "kernel-" + (hash >>> 0).toString(16);
+  };
+
+  /** Follow a link to a kernel: its row in the table of kernels, of this rank or another one. */
+  AP.followKernel = function (id) {
+    if (!/^kernel-[0-9a-f]{1,8}$/.test(id)) return false;
+    const holds = AP.data.tables.filter(function (t) {
+      const name = t.name === "top-kernels" && AP.column(t, "name");
+      if (!name) return false;
+      for (let row = 0; row < t.rows; row++) if (AP.kernelId(String(name.key(row))) === id) return true;
+      return false;
+    });
+    if (!holds.length) return false;
+    if (!holds.some(function (t) { return t.rank === AP.state.rank; })) AP.chooseRank(holds[0].rank);
+    const figure = document.querySelector("figure[data-table='top-kernels']");
+    if (!figure) return false;
+    figure.showAll();
+    const row = document.getElementById(id);
+    if (!row) return false;
+    AP.unfoldAround(row);
+    row.classList.add("hit");
+    row.scrollIntoView({ block: "center" });
+    row.setAttribute("tabindex", "-1");
+    row.focus({ preventScroll: true });
+    return true;
+  };
+
   function known(column) {
     return column.codes ? column.codes.some(function (c) { return c >= 0; }) : column.data.some(function (v) { return v !== null && v !== undefined; });
   }
@@ -87,6 +135,8 @@
         return { reader: reader, style: AP.format.columnStyle(reader, table.rows) };
       });
     const bars = barScale(columns, table.rows);
+    const named = table.name === "top-kernels" && columns.find(function (c) { return c.reader.name === "name"; });
+    const kernels = named ? named.reader : null;
     const body = h("tbody");
     const count = h("span", { class: "count", "aria-live": "polite" });
     const more = h("button", { class: "quiet more", type: "button" });
@@ -110,12 +160,16 @@
     function draw() {
       const order = arranged(columns, table.rows, state);
       const limit = state.all ? MOST_ROWS : FIRST_ROWS;
+      const ids = new Set();
       heads.forEach(function (head, i) {
         const sorted = columns[i].reader.name === state.sort;
         head.setAttribute("aria-sort", sorted ? (state.down ? "descending" : "ascending") : "none");
       });
       body.replaceChildren.apply(body, order.slice(0, limit).map(function (row) {
-        return h("tr", null, columns.map(function (c, i) { return cellOf(c, row, i); }));
+        const id = kernels && AP.kernelId(String(kernels.key(row)));
+        const first = id && !ids.has(id);
+        if (first) ids.add(id);
+        return h("tr", { id: first ? id : null }, columns.map(function (c, i) { return cellOf(c, row, i); }));
       }));
       if (!order.length) body.append(h("tr", null, h("td", { colspan: columns.length, class: "empty" }, AP.t("ui.no_match"))));
       const shown = Math.min(limit, order.length);
@@ -132,10 +186,7 @@
       let content = c.style.text(value);
       if (!c.style.figures && content.length > 32) {
         props.class += " long";
-        if (content.length > 90) {
-          props.title = content;
-          content = h("span", { class: "clamp" }, content);
-        }
+        if (content.length > LONG) content = clamped(content);
       }
       if (bars[c.reader.name] && typeof value === "number") {
         const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
@@ -145,7 +196,10 @@
       if (i === 0 && options.onRow && options.selectable(row)) {
         content = h("button", { type: "button", class: "link", on: { click: function () { options.onRow(row); } } }, content);
       }
-      return h("td", props, content);
+      const link = kernels && c.reader === kernels && !unknown && h("a", {
+        class: "anchor screen", href: "#" + AP.kernelId(String(kernels.key(row))), "aria-label": AP.t("ui.link_to_kernel"), title: AP.t("ui.link_to_kernel"),
+      }, "#");
+      return h("td", props, content, link);
     }
 
     more.addEventListener("click", function () {
@@ -168,7 +222,7 @@
         h("h3", null, name, options.rank !== undefined ? h("span", { class: "of" }, " · " + AP.rankName(options.rank)) : null),
         h("div", { class: "tools" }, search, copy)),
       table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
+      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": name },
         h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body)),
       h("div", { class: "table-foot" }, count, more),
       absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + AP.t("ui.colon") + absent.map(function (c) { return AP.w(c.title); }).join(AP.t("ui.comma"))) : null);
@@ -180,6 +234,11 @@
       state.all = before;
     };
     figure.fold = draw;
+    figure.showAll = function () {
+      Object.assign(state, { all: true, query: "" });
+      if (search) search.value = "";
+      draw();
+    };
     return figure;
   };
 })();

@@ -364,6 +364,11 @@ def payload(lang: Lang = "en") -> Payload:
     )
 
 
+def one_rank(lang: Lang = "en") -> Payload:
+    """A job of one rank with every table of a rank."""
+    return build(Run(traces=(trace(0),), label="one"), outcomes(0), findings(), lang=lang)
+
+
 def many_ranks(count: int = 64, lang: Lang = "en") -> Payload:
     """A big job: every rank with all tables, to see that the page stays small."""
     traces = tuple(trace(rank) for rank in range(count))

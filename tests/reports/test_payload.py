@@ -76,7 +76,8 @@ def test_tiles_show_shares_of_the_step_and_whether_they_are_healthy() -> None:
     assert made["idle"].state == "bad"  # 25 % idle, over 10 %
     assert made["exposed"].state == "bad"  # 25 %, over 20 %
     assert made["computing"].state == "none"
-    assert made["memory"].value.en == "—"
+    assert made["memory"].value.en == "not in this data"
+    assert made["memory"].note.en == "Needs profile_memory=True in the profiler."
     assert "profile_memory" in made["memory"].hint.en
 
 
