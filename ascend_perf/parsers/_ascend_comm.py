@@ -199,17 +199,17 @@ def _steps(path: Path) -> dict[str, dict[str, dict[str, msgspec.Raw]]]:
     if _NO_STEPS.match(text):
         try:
             return {"step": msgspec.json.decode(text, type=dict[str, dict[str, msgspec.Raw]])}
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise InputError(f"{path} is damaged JSON: {error}", hint="export the profile again") from None
     try:
         return msgspec.json.decode(text, type=dict[str, dict[str, dict[str, msgspec.Raw]]]) if text.strip() else {}
     except msgspec.ValidationError:
         pass
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is damaged JSON: {error}", hint="export the profile again") from None
     try:
         return {"step": msgspec.json.decode(text, type=dict[str, dict[str, msgspec.Raw]])}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is no communication file: {error}") from None
 
 
@@ -228,7 +228,7 @@ def read_communication(path: Path, figures: CommFigures) -> int:
                     continue  # Total Op Info
                 try:
                     call = msgspec.json.decode(raw, type=Call)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, RecursionError) as error:
                     raise InputError(f"{path}: {key} is not what the format says: {error}") from None
                 add_call(figures, key, step_of(step), kind == "p2p", call)
     return len(figures.calls) - before
@@ -305,7 +305,7 @@ def read_matrix(path: Path, figures: CommFigures) -> int:
                     continue
                 try:
                     links = msgspec.json.decode(raw, type=dict[str, Link])
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, RecursionError) as error:
                     raise InputError(f"{path}: {key} is not what the format says: {error}") from None
                 for pair, link in links.items():
                     src, dst = map(number_of, pair.partition("-")[::2])

@@ -164,7 +164,7 @@ def read_info(path: Path, facts: Facts) -> None:
     """
     try:
         info = msgspec.json.decode(_object(path), type=_Info, strict=False)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is not what the format says: {error}") from None
     common, experimental = info.config.common, info.config.experimental
     generation = None
@@ -205,7 +205,7 @@ def read_metadata(path: Path, facts: Facts) -> None:
     """
     try:
         members = msgspec.json.decode(_object(path), type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is damaged JSON: {error}") from None
     for key, raw in members.items():
         take_metadata(key, bytes(raw), facts, path.name)
@@ -221,7 +221,7 @@ def take_metadata(key: str, text: bytes, facts: Facts, where: str) -> None:
             _take_parallel(msgspec.json.decode(text, type=dict[str, object]), facts, where)
         elif key == "parallel_group_info":
             _take_groups(msgspec.json.decode(text, type=dict[str, _ParallelGroup]), facts)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         facts.warnings.append(f"{where}: {key} is not what the format says ({error}): it was not used")
 
 

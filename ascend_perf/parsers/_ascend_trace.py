@@ -322,7 +322,7 @@ def _take_counters(trace: TraceFile, events: list[Event]) -> None:
     texts = [bytes(e.args) or b"{}" for e in events]
     try:
         args = msgspec.json.decode(b"[" + b",".join(texts) + b"]", type=list[dict[str, float]])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         args = [_numbers(text) for text in texts]
     trace.counters.add_ints(time=decimal_ns([e.ts for e in events]), pid=json_ints([e.pid for e in events]))
     trace.counters.add_words(name=[e.name for e in events], unit=[next(iter(values), None) for values in args])
@@ -333,7 +333,7 @@ def _numbers(text: bytes) -> dict[str, float]:
     try:
         values = msgspec.json.decode(text, type=dict[str, float | int | str | None])
         return {key: float(value) for key, value in values.items() if value is not None}
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return {}
 
 
@@ -354,12 +354,12 @@ def _args(trace: TraceFile, events: Sequence[Event], kind: type[_T]) -> list[_T]
     texts = [bytes(e.args) or b"{}" for e in events]
     try:
         return msgspec.json.decode(b"[" + b",".join(texts) + b"]", type=list[kind])  # type: ignore[valid-type]
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         result = []
         for text in texts:
             try:
                 result.append(msgspec.json.decode(text, type=kind))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 trace.odd_args += 1
                 result.append(kind())
         return result

@@ -185,7 +185,7 @@ def _by_group(path: Path) -> _Steps:
     text = b"".join(files.blocks(path)).removeprefix(b"\xef\xbb\xbf")
     try:
         return msgspec.json.decode(text, type=_Steps)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is not what the format says: {error}", hint=AGAIN) from None
 
 
@@ -205,7 +205,7 @@ def _each(path: Path, data: ClusterData, take: Callable[[str, str, tuple[int, ..
                     data.members.setdefault(key.rpartition("@")[2], members)
                 try:
                     count += take(key, group, members, comm.step_of(step), raw)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, RecursionError) as error:
                     raise InputError(f"{path}: {key} is not what the format says: {error}", hint=AGAIN) from None
     return count
 
@@ -278,7 +278,7 @@ def read_groups(path: Path, data: ClusterData) -> int:
     """
     try:
         found = msgspec.json.decode(b"".join(files.blocks(path)), type=_Groups)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is not what the format says: {error}", hint=AGAIN) from None
     named = {tuple(sorted(set(info.ranks))) for info in found.named}
     for ranks in found.collective:

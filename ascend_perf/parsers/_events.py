@@ -109,7 +109,7 @@ class EventFile:
         for candidate in (text, text[: _end_of_object(text)], text.rstrip().rstrip(b",") + b"}", head + b"[]}"):
             try:
                 members = msgspec.json.decode(without_nan(candidate), type=dict[str, msgspec.Raw])
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 continue
             members.pop("traceEvents", None)
             return members
@@ -242,7 +242,7 @@ class _Stream:
         except msgspec.ValidationError as error:
             self._failure = str(error)
             events = self._decode_loose(b"[" + body + b"]")
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             place = _POSITION.search(str(error))
             self._failure = str(error) if place else None
             if place:
@@ -260,7 +260,7 @@ class _Stream:
                 repaired = body.decode("utf-8", "replace")
                 try:
                     events = _DECODER.decode(b"[" + repaired.encode() + b"]")
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     return None
                 self._note("invalid UTF-8 was replaced")
             else:
@@ -274,7 +274,7 @@ class _Stream:
             loose = _LOOSE.decode(text)
         except msgspec.ValidationError:
             loose = self._objects_only(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
         if loose is None:
             return None
@@ -286,7 +286,7 @@ class _Stream:
             items = [bytes(item) for item in _ITEMS.decode(text)]
             objects = [item for item in items if item.lstrip(_BLANK)[:1] == b"{"]
             loose = _LOOSE.decode(b"[" + b",".join(objects) + b"]")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
         if lost := len(items) - len(objects):
             self._damaged("inside", lost)

@@ -156,7 +156,7 @@ def dims_of(text: str) -> str | None:
         return None
     try:
         dims = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if not isinstance(dims, list):
         return None

@@ -81,12 +81,12 @@ def _args(events: Sequence[Event], kind: type[_T]) -> list[_T]:
     texts = [e.args if len(bytes(e.args)) > 3 else b"{}" for e in events]
     try:
         return msgspec.json.decode(b"[" + b",".join(texts) + b"]", type=list[kind])  # type: ignore[valid-type]
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         result = []
         for text in texts:
             try:
                 result.append(msgspec.json.decode(text, type=kind, strict=False))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 result.append(kind())
         return result
 

@@ -103,7 +103,7 @@ def _decoded(raw: msgspec.Raw | None, kind: type[_D]) -> _D | None:
         return None
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 

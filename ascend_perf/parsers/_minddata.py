@@ -110,7 +110,7 @@ def _read_summary_csv(path: Path) -> Table:
 def _read_summary_json(path: Path) -> Table:
     try:
         values = msgspec.json.decode(_text(path), type=dict[str, object])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is damaged JSON: {error}") from None
     return _summary({key: value if isinstance(value, list) else [value] for key, value in values.items()}, path)
 

@@ -304,7 +304,7 @@ def _dtypes(text: str) -> str | None:
         return None
     try:
         names = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return ";".join(str(n) for n in names) if isinstance(names, list) else None
 

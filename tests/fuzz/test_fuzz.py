@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 
+from ascend_perf.errors import InputError
 from ascend_perf.pipeline import load
 from tests.fuzz.mutate import damage
 from tests.fuzz.run import fault
@@ -47,6 +49,26 @@ def test_damaged_profiles_end_well(tmp_path: Path, target: str, number: int) -> 
     folder = tmp_path / "in"
     folder.mkdir()
     assert fault(target, number, folder) is None
+
+
+@pytest.mark.parametrize("depth", [1200, 100_000])
+@pytest.mark.parametrize("target", ["ascend-text", "cluster-text", "kineto", "mindspore", "msprof"])
+def test_values_nested_without_end_end_well(tmp_path: Path, target: str, depth: int) -> None:
+    """Deeper than a decoder follows: in each JSON file, in its first value, one in the middle and the last."""
+    SEEDS[target](tmp_path)
+    deep = b"[" * depth + b"]" * depth
+    files = [path for path in sorted(tmp_path.rglob("*.json")) if b'":' in path.read_bytes()]
+    whole = {path: path.read_bytes() for path in files}
+    for part in (0, 0.5, 1):
+        for path, data in whole.items():
+            places = [match.end() for match in re.finditer(rb'":', data)]
+            at = places[round(part * (len(places) - 1))]
+            path.write_bytes(data[:at] + deep + b', "more":' + data[at:])
+        try:
+            assert load(tmp_path, jobs=1).traces
+        except InputError:
+            continue
+    assert files
 
 
 @pytest.mark.parametrize(("target", "number"), FOUND)
