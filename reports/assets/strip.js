@@ -9,7 +9,6 @@
   const TEXT = 56; // px from which a cell holds its figure
   const FLAT_RATIO = 0.05; // a row whose spread is below this share of the step is not blown up to full colour
   const COLOUR = { computing: "--k-computing", wait: "--k-wait", transfer: "--k-transfer", copy: "--k-copy", idle: "--k-idle", other: "--muted" };
-  const ON = { computing: "--on-computing", wait: "--page", transfer: "--on-transfer", copy: "--on-copy", idle: "--on-idle", other: "--page" };
 
   let redraw = null;
   AP.redrawStrip = function () { if (redraw) redraw(); };
@@ -19,6 +18,28 @@
     const sorted = values.slice().sort(function (a, b) { return a - b; });
     const n = sorted.length;
     return n ? (sorted[(n - 1) >> 1] + sorted[n >> 1]) / 2 : 0;
+  }
+
+  function channels(hex) {
+    const n = parseInt(hex.slice(1), 16);
+    return [n >> 16, n >> 8 & 255, n & 255];
+  }
+
+  /** Relative luminance (WCAG 2). */
+  function luminance(rgb) {
+    const c = rgb.map(function (v) { return v / 255 <= 0.04045 ? v / 255 / 12.92 : Math.pow((v / 255 + 0.055) / 1.055, 2.4); });
+    return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2];
+  }
+
+  /** Of two inks the one that is read better on a colour that lies over a ground. */
+  function ink(colour, alpha, ground, inks) {
+    const over = channels(colour), under = channels(ground);
+    const paper = luminance(over.map(function (v, i) { return alpha * v + (1 - alpha) * under[i]; }));
+    function contrast(hex) {
+      const l = luminance(channels(hex));
+      return (Math.max(l, paper) + 0.05) / (Math.min(l, paper) + 0.05);
+    }
+    return contrast(inks[0]) >= contrast(inks[1]) ? inks[0] : inks[1];
   }
 
   function known(values) { return values.filter(function (v) { return v !== null; }); }
@@ -82,8 +103,8 @@
     function figure(r, i) {
       const v = r.row.ns[i];
       if (v === null) return AP.t("ui.unknown");
-      const notes = [strip.ranks.length > 1 && AP.t("strip.usual", { time: q(r.usual(i), "ns") }), r.row.z[i] !== null && AP.t("strip.score", { z: scoreText(r.row.z[i]) })];
-      return q(v, "ns") + " (" + notes.filter(Boolean).join(AP.t("ui.comma")) + ")" + (r.odd.has(i) ? " ◆ " + AP.t("strip.mark") : "");
+      const notes = [AP.t("strip.usual", { time: q(r.usual(i), "ns") }), r.row.z[i] !== null && AP.t("strip.score", { z: scoreText(r.row.z[i]) })];
+      return AP.t("strip.noted", { figure: q(v, "ns"), notes: notes.filter(Boolean).join(AP.t("ui.comma")) }) + (r.odd.has(i) ? " ◆ " + AP.t("strip.mark") : "");
     }
 
     function scoreText(z) { return (z < 0 ? "−" : "+") + (Math.abs(z) >= 99 ? "≥ 99" : Math.abs(z).toFixed(1)); }
@@ -141,7 +162,7 @@
       pen.textBaseline = "middle";
       rows.forEach(function (r, y) {
         const top = y * (ROW + GAP);
-        const colour = v(COLOUR[r.row.kind]), on = v(ON[r.row.kind]);
+        const colour = v(COLOUR[r.row.kind]), inks = [v("--text"), v("--page")];
         pen.fillStyle = v("--panel");
         pen.fillRect(0, top, wide * columns, ROW);
         const late = [];
@@ -160,7 +181,7 @@
           pen.globalAlpha = 1;
           if (r.odd.has(i)) late.push(c);
           if (wide >= TEXT) {
-            pen.fillStyle = share > 0.6 ? on : v("--text");
+            pen.fillStyle = ink(colour, 0.1 + 0.9 * share, v("--panel"), inks);
             pen.textAlign = "center";
             pen.fillText(q(value, "ns"), x + wide / 2, top + ROW / 2 + 1);
           }
