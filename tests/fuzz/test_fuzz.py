@@ -16,6 +16,7 @@ from tests.fuzz.seeds import SEEDS
 
 FOUND: tuple[tuple[str, int], ...] = (
     ("analysis-db", 7), ("analysis-db", 1051), ("ascend-db", 20), ("ascend-db", 63), ("ascend-db", 167),
+    ("ascend-db", 5028), ("ascend-db", 5065), ("kineto-ranks", 9004),
     ("ascend-text", 82), ("cluster-db", 1019), ("cluster-db", 1042), ("cluster-text", 34), ("cluster-text", 1027),
     ("mindspore", 38), ("nsys", 19), ("nsys", 51), ("nsys", 1041), ("run-directory", 5117),
 )  # fmt: skip
