@@ -53,8 +53,12 @@ def command(
     """Find the bottlenecks in a profile and write a report.
 
     PATH is a trace file, a *_ascend_pt directory, a run directory, or a folder that holds many of them.
+
+    Exit codes: 0 the report is written, whatever it found; 2 wrong usage; 3 nothing usable to read; 70 the report is
+    written, but one of our analyzers failed.
     """
     from ascend_perf import pipeline
+    from ascend_perf.cli import EXIT_BUG, ISSUES
 
     folder = out or Path(f"{_name_of(paths[0])}-report")
     with spinner() as progress:
@@ -92,6 +96,13 @@ def command(
         click.echo(path)
     if result.rank_pages:
         click.echo(f"{result.rank_pages[0].parent} ({counted(len(result.rank_pages), 'page')})")
+    if failed := sorted({outcome.analyzer for outcome in result.analysis.failed}):
+        click.echo(
+            f"ascend-perf: {', '.join(failed)} failed: a bug of ours, the rest of the report stands. "
+            f"Please report it: {ISSUES}",
+            err=True,
+        )
+        raise click.exceptions.Exit(EXIT_BUG)
 
 
 def _name_of(path: Path) -> str:

@@ -84,6 +84,16 @@ def test_a_report_with_a_crash_is_no_clean_bill(healthy: Path, tmp_path: Path) -
         assert line.endswith("failed")
 
 
+@pytest.mark.usefixtures("crashing")
+def test_a_crash_is_an_exit_status_of_its_own(healthy: Path, tmp_path: Path, command: Callable[..., Said]) -> None:
+    """8, 6: clear exit statuses; the report is written all the same."""
+    said = command("analyze", healthy, "-o", tmp_path / "out", "--jobs", "1")
+
+    assert said.code == 70
+    assert "host-dispatch, operators failed" in said.err
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
 def test_a_clean_job_says_how_many_rows_it_stands_on(healthy: Path) -> None:
     """8, 6: "nothing found" is said of rows that were judged, with their number."""
     analysis = analyze(healthy)
