@@ -24,9 +24,9 @@ def load(page: Browser, script: Path) -> None:
     page.run(script.read_text("utf-8") + "\n;typeof axe.run")
 
 
-def violations(page: Browser, within: str = "document", impacts: tuple[str, ...] = ("serious", "critical")) -> list[str]:
-    """Violations of these impacts inside of an element: rule, number of places, the first of them."""
-    script = f"""axe.run({within}, {{resultTypes: ["violations"]}}).then(result => result.violations
+def violations(page: Browser, impacts: tuple[str, ...] = ("serious", "critical")) -> list[str]:
+    """Violations of these impacts in the page: rule, number of places, the first of them."""
+    script = f"""axe.run(document, {{resultTypes: ["violations"]}}).then(result => result.violations
       .filter(v => {json.dumps(impacts)}.includes(v.impact))
       .map(v => ({{id: v.id, impact: v.impact, count: v.nodes.length, nodes: v.nodes.slice(0, 3).map(n =>
         n.target.join(" ") + ": " + n.html.slice(0, 120) + " " + [...n.any, ...n.all, ...n.none].map(c => c.message)

@@ -68,7 +68,7 @@ FOCUSED = "(n => n.getAttribute('href') || n.id || n.tagName)(document.activeEle
 
 
 def test_every_section_is_reached_by_tab_and_enter(page: Browser) -> None:
-    links = page.run("Array.from(document.querySelectorAll('nav.side a[href^=\"#\"]')).map(a => a.getAttribute('href'))")
+    links = page.run("[...document.querySelectorAll('nav.side a[href^=\"#\"]')].map(a => a.getAttribute('href'))")
     page.run("document.activeElement.blur()")
     order = []
     for _ in range(60):
@@ -191,7 +191,7 @@ def real(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_real_page_is_there_soon_and_zooms_smoothly(browser: Browser, real: Path) -> None:
-    """Target: first view under 1 s, no task over 100 ms while zooming. Printed (-s); checked with room for a busy machine."""
+    """Target: first view under 1 s, no task over 100 ms while zooming. Printed (-s), checked with room to spare."""
     browser.messages.clear()
     browser.call(
         "Page.addScriptToEvaluateOnNewDocument",
