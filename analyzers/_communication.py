@@ -16,6 +16,7 @@ from ascend_perf.analyzers._rdma import completes_rdma
 from ascend_perf.analyzers._steps import StepWindows, membership, step_total_ns, step_windows, unions_by_step
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Words
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS, COMM_TRANSFERS, EXPORTED_STEPS, KERNELS
 from ascend_perf.model.trace import Trace
@@ -121,6 +122,7 @@ class Calls:
         return intervals.total(union) - int(intervals.covered(self.busy, union.starts, union.ends).sum())
 
 
+@once
 def calls_in_steps(trace: Trace) -> Calls:
     """The calls of a rank with what each cost.
 

@@ -10,6 +10,7 @@ import numpy as np
 from ascend_perf.analyzers._communication import Calls, PeerWait, group_members, is_move
 from ascend_perf.analyzers._group_kinds import group_kinds
 from ascend_perf.analyzers._steps import membership
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_LINKS, COMM_OPS, COMM_PACKETS, COMM_TASKS, COMM_TRANSFERS
@@ -53,12 +54,12 @@ def group_names(trace: Trace) -> dict[str | None, str]:
 def ops_by_group(calls: Calls) -> list[tuple[str | None, str | None, Bools]]:
     """(op, group, mask of its calls), the most exposed first."""
     ops, groups = calls.table.text("op"), calls.table.text("group")
-    keys, index = np.unique(np.stack((ops.codes, groups.codes)), axis=1, return_inverse=True)
+    keys, index = distinct(ops.codes, groups.codes)
     parts = [
         (
             None if op < 0 else ops.values[op],
             None if group < 0 else groups.values[group],
-            np.asarray(index.reshape(-1) == key),
+            np.asarray(index == key),
         )
         for key, (op, group) in enumerate(keys.T.tolist())
     ]

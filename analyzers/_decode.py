@@ -18,6 +18,7 @@ from ascend_perf.analyzers._idle import Cause, Idle
 from ascend_perf.analyzers._steps import StepWindows, membership, step_windows
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
@@ -99,6 +100,7 @@ class Decode:
         return np.where(inside, index, -1).astype(np.int64)
 
 
+@once
 def trains(trace: Trace) -> bool:
     """Whether the trace holds a backward pass or an optimizer."""
     events, ops, kernels = trace[HOST_EVENTS], trace[HOST_OPS], trace[KERNELS]
@@ -112,6 +114,7 @@ def _any(table: Table, column: str, pattern: re.Pattern[str]) -> bool:
     return bool(table.text(column).flags(lambda text: bool(pattern.search(text[:512]))).any())
 
 
+@once
 def decode_of(trace: Trace) -> Decode | None:
     """The decode steps of a rank; None when the trace holds training, or no step that can be told to be one.
 

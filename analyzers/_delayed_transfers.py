@@ -14,6 +14,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._communication import Calls, is_move
 from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.table import NULL, Bools, Ints
 from ascend_perf.model.tables import COMM_TASKS, KERNELS
 
@@ -61,9 +62,9 @@ def _busiest_plane(calls: Calls) -> Ints:
     longest = np.zeros(len(calls), np.int64)
     if not len(call):
         return longest
-    keys, index = np.unique(np.stack((call, plane)), axis=1, return_inverse=True)
+    keys, index = distinct(call, plane)
     sums = np.zeros(keys.shape[1], np.int64)
-    np.add.at(sums, index.reshape(-1), tasks.ints("dur_ns")[use])
+    np.add.at(sums, index, tasks.ints("dur_ns")[use])
     inside = keys[0] >= 0
     np.maximum.at(longest, keys[0][inside], sums[inside])
     return longest
@@ -116,7 +117,7 @@ def _on_stream(calls: Calls, waits: IntervalSet, rows: Ints, late: Ints, ready: 
 
 def _newly_hidden(calls: Calls, start: int, end: int, shift: int, most: int) -> IntervalSet:
     """Exposed parts of [start, end) that lie beside computing once it is moved, at most `most` ns of them."""
-    exposed = intervals.difference(IntervalSet(np.array([start]), np.array([end])), calls.busy)
+    exposed = intervals.complement(calls.busy, start, end)
     then = intervals.clip(calls.busy, start - shift, end - shift)
     parts = intervals.intersection(exposed, IntervalSet(then.starts + shift, then.ends + shift))
     kept = np.minimum(np.cumsum(parts.ends - parts.starts), most)

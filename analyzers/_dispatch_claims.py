@@ -17,6 +17,7 @@ from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._repeats import Repeat, repeats_of
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.once import once
 from ascend_perf.model.tables import HOST_EVENTS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
 
@@ -50,6 +51,7 @@ class Sequences:
     lost: IntervalSet
 
 
+@once
 def queue_of(trace: Trace, idle: Idle) -> Queue | None:
     """The launch queue of torch_npu; None when the profile holds no Enqueue or Dequeue.
 
@@ -78,6 +80,7 @@ def queue_of(trace: Trace, idle: Idle) -> Queue | None:
     return Queue(state=state, enqueue_ns=first, dequeue_ns=second, lost=lost)
 
 
+@once
 def sequences_of(trace: Trace, idle: Idle, queue: Queue | None) -> Sequences:
     """Repeated sequences of short kernels and the idle time inside them, less what the queue explains.
 
@@ -114,6 +117,7 @@ def claims_of(trace: Trace, idle: Idle) -> dict[str, IntervalSet]:
     return {code: lost for code, lost in claims.items() if len(lost.starts)}
 
 
+@once
 def decoding(trace: Trace, idle: Idle) -> IntervalSet:
     """Idle time that rows V-01 and V-08 claim: it lies in decode steps, or while an offline model is loaded."""
     return intervals.union(decode_idle(trace, idle), reloading_idle(trace, idle))

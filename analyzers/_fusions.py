@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from ascend_perf.analyzers._fusion_gain import floors
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._thresholds import threshold
+from ascend_perf.model.once import once
 from ascend_perf.model.table import Bools, Floats, Ints, Text
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
@@ -86,7 +86,7 @@ def reports(item: Candidate) -> bool:
 
 
 def fusions_of(time: KernelTime) -> Fusions:
-    """Candidates of a rank; the last rank's are kept, since several analyzers ask for them.
+    """Candidates of a rank.
 
     Reads:
         kernels: start_ns, dur_ns, stream, op_type, name, core, host_op, shapes, dtypes; host_ops: start_ns, dur_ns,
@@ -117,7 +117,7 @@ def is_training(trace: Trace) -> bool:
     )
 
 
-@lru_cache(maxsize=1)
+@once
 def _fusions_of(trace: Trace) -> Fusions:
     time = KernelTime.of(trace)
     kernels, kind = trace[KERNELS], trace.meta.device.kind or "npu"

@@ -187,6 +187,7 @@ class _Nested:
 
 def _nested(starts: Ints, ends: Ints, rank: Ints, rows: Ints) -> _Nested:
     first = np.ones(len(starts), bool)
+    done: list[tuple[Ints, ...]] = []
     cut_ns = 0
     for round_ in range(MAX_ROUNDS + 1):
         order = _order(starts, ends, rank)
@@ -194,13 +195,19 @@ def _nested(starts: Ints, ends: Ints, rank: Ints, rows: Ints) -> _Nested:
         up = intervals.parents(starts, ends)
         # Calls that go on after the end of the one that they began in.
         over = np.flatnonzero((up >= 0) & (ends > ends[np.clip(up, 0, None)]))
+        uncut = ends
         if not len(over):
             break
         if round_ == MAX_ROUNDS:
-            ends, lost = _cut(starts, ends)
-            cut_ns += lost
+            ends, cut_ns = _cut(starts, ends)
             up = intervals.parents(starts, ends)
             break
+        # What ends before them, or begins after them, is in its place already.
+        near = _touching(starts, ends, intervals.merged(starts[up[over]], ends[over]))
+        done.append(tuple(column[~near] for column in (starts, ends, ends, rank, rows, first)))
+        place = np.cumsum(near) - 1
+        up, over = np.where(up[near] >= 0, place[up[near]], -1), place[over]
+        starts, ends, rank, rows, first = starts[near], ends[near], rank[near], rows[near], first[near]
         # Callers that cross others themselves first.
         crosses = np.zeros(len(starts), bool)
         crosses[over] = True
@@ -222,11 +229,25 @@ def _nested(starts: Ints, ends: Ints, rank: Ints, rows: Ints) -> _Nested:
         )
         starts[over[moved]] = border[moved]
         ends[over[~moved]] = border[~moved]
+    if done:
+        starts, ends, uncut, rank, rows, first = (
+            np.concatenate(columns) for columns in zip(*done, (starts, ends, uncut, rank, rows, first), strict=True)
+        )
+        order = _order(starts, uncut, rank)
+        starts, ends, rows, first = starts[order], ends[order], rows[order], first[order]
+        up = intervals.parents(starts, ends)
     last = np.searchsorted(starts, ends, side="left")
     last = np.where(ends > starts, last, np.arange(len(starts)) + 1)
     return _Nested(
         starts=starts, ends=ends, rows=rows, parent=up, last=last.astype(np.int64), is_first=first, cut_ns=cut_ns
     )  # fmt: skip
+
+
+def _touching(starts: Ints, ends: Ints, union: intervals.IntervalSet) -> Bools:
+    """Intervals that have an instant, or a border, in common with a merged set."""
+    following = np.searchsorted(union.ends, starts, side="left")
+    begins = np.append(union.starts, np.iinfo(np.int64).max)[following]
+    return np.asarray(begins <= ends, bool)
 
 
 def _order(starts: Ints, ends: Ints, rank: Ints) -> Ints:

@@ -18,6 +18,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._steps import StepWindows, step_windows
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Words
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
 from ascend_perf.model.trace import Trace
@@ -174,6 +175,7 @@ class Idle:
         ])  # fmt: skip
 
 
+@once
 def idle_of(trace: Trace) -> Idle | None:
     """The idle gaps of a rank, None when no device task lies in a step, or when its kernels are not in the data.
 
@@ -264,6 +266,7 @@ def _device_tasks(trace: Trace) -> tuple[Ints, Ints, Ints, Ints]:
     return joined[0][order], joined[1][order], joined[2][order], joined[3][order]
 
 
+@once
 def syncs_of(trace: Trace) -> Sync:
     """Calls of the host that wait for the device."""
     calls, copies = trace[RUNTIME_CALLS], trace[COPIES]

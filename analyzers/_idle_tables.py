@@ -12,6 +12,7 @@ from ascend_perf.analyzers._launches import Launches, quantiles
 from ascend_perf.analyzers._python_lines import around
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._tables import Col, result_table
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import EXPORTED_APIS, HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
@@ -160,8 +161,7 @@ def api_table(trace: Trace, idle: Idle | None) -> ResultTable | None:
     idle_ns = np.zeros(len(calls), np.int64)
     if idle is not None:
         idle_ns = intervals.covered(idle.gaps, calls.ints("start_ns"), calls.ends_ns())
-    keys, index = np.unique(np.stack((apis.codes, layers.codes)), axis=1, return_inverse=True)
-    index = index.reshape(-1)
+    keys, index = distinct(apis.codes, layers.codes)
     size = keys.shape[1]
     count, total, gap, longest = (np.zeros(size, np.int64) for _ in range(4))
     np.add.at(count, index, 1)

@@ -21,7 +21,9 @@ from ascend_perf.analyzers._steps import (
 )
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.finding import Evidence, Words
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
@@ -70,14 +72,10 @@ class Groups:
 def group_kernels(kernels: Table, keys: Sequence[NDArray[np.int32] | Ints]) -> Groups:
     """Kernels with equal keys, by total time. Kernels of unknown duration count with 0 ns."""
     duration = np.where(kernels.ints("dur_ns") == NULL, 0, kernels.ints("dur_ns"))
-    index = np.zeros(len(kernels), np.int64)
-    for key in keys:
-        _, codes = np.unique(key, return_inverse=True)
-        # Re-numbered after each key, so that the product stays inside int64.
-        _, index = np.unique(index * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
     if not len(kernels):
         none = np.empty(0, np.int64)
         return Groups(of=none, first=none, count=none, total_ns=none, longest=none, max_ns=none, min_ns=none)
+    index = distinct(*keys)[1] if keys else np.zeros(len(kernels), np.int64)
     # Sorted by (group, duration): the ends of each run are its shortest and its longest kernel.
     order = np.lexsort((duration, index))
     heads = np.searchsorted(index[order], np.arange(int(index.max()) + 1))
@@ -119,17 +117,7 @@ class KernelTime:
     @classmethod
     def of(cls, trace: Trace) -> KernelTime:
         """From the kernels of a trace."""
-        windows = step_windows(trace)
-        duration = np.where(trace[KERNELS].ints("dur_ns") == NULL, 0, trace[KERNELS].ints("dur_ns"))
-        return cls(
-            trace=trace,
-            windows=windows,
-            whole_ns=step_total_ns(trace, windows),
-            inside=membership(trace, trace[KERNELS], windows) >= 0,
-            duration=duration,
-            kernel_total_ns=int(duration.sum()),
-            unit=Words("operator", "算子") if trace.meta.device.kind == "cpu" else Words("kernel", " Kernel "),
-        )
+        return _kernel_time(trace)
 
     @property
     def steps(self) -> int:
@@ -216,6 +204,21 @@ class KernelTime:
             where=kernel_place(self.trace[KERNELS], row, on_host=self.trace.meta.device.kind == "cpu"),
             start_ns=None if start == NULL else start,
         )
+
+
+@once
+def _kernel_time(trace: Trace) -> KernelTime:
+    windows = step_windows(trace)
+    duration = np.where(trace[KERNELS].ints("dur_ns") == NULL, 0, trace[KERNELS].ints("dur_ns"))
+    return KernelTime(
+        trace=trace,
+        windows=windows,
+        whole_ns=step_total_ns(trace, windows),
+        inside=membership(trace, trace[KERNELS], windows) >= 0,
+        duration=duration,
+        kernel_total_ns=int(duration.sum()),
+        unit=Words("operator", "算子") if trace.meta.device.kind == "cpu" else Words("kernel", " Kernel "),
+    )
 
 
 def kernel_place(kernels: Table, row: int, *, on_host: bool = False) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._repeats import non_overlapping
 from ascend_perf.analyzers._steps import membership
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Table, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.ops.classify import KernelClass, kernel_classes, op_type_of_name
@@ -125,9 +126,7 @@ def window_numbers(tokens: Ints, length: int) -> Ints:
 
 
 def _paired(first: Ints, second: Ints) -> Ints:
-    keys = first * (int(second.max(initial=0)) + 1) + second
-    numbers: Ints = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    return numbers
+    return distinct(first, second)[1]
 
 
 def _candidates(stream: _Stream, least: int) -> list[tuple[float, int, Ints]]:

@@ -268,44 +268,58 @@ def _to_sink(graph: Graph, number: Ints, sink: int, ends: Ints, end_ns: int) -> 
     return Edges.of(number[last], np.full(len(last), sink), weight, graph.element[over])
 
 
-def longest(graph: Graph, own: Ints, weight: Ints) -> Ints:
+def longest(graph: Graph, own: Ints, weight: Ints, at: Ints | None = None) -> Ints:
     """When each instant is, for several sets of weights at once; `NEVER` and below: not reached.
 
     Args:
         graph: its structure; heads without cross edges are at 0.
         own: weights of the lanes' edges, shape (instants, sets).
         weight: weights of the cross edges, shape (edges, sets); `NEVER` takes an edge away.
+        at: instants that are asked for; all when None.
 
     Returns:
         ns, shape (instants, sets).
     """
-    sets = own.shape[1]
     cross = graph.cross
     joins = graph.head.copy()
     joins[cross.dst] = True
-    at = np.flatnonzero(joins)
+    join = np.flatnonzero(joins)
     of = np.cumsum(joins) - 1
+    lane = join[~graph.head[join]]
+    asked = np.arange(len(graph)) if at is None else at
     # Between two joins a lane is a chain: one cumulative sum serves for all of them.
-    total = np.cumsum(np.where(graph.head[:, None], 0, own), axis=0)
-    offset = total - total[at][of]
-    lane = at[~graph.head[at]]
+    from_lane, from_cross, within = (np.empty((len(rows), own.shape[1]), np.int64) for rows in (lane, cross, asked))
+    for number, of_set in enumerate(own.T):
+        total = np.cumsum(np.where(graph.head, 0, of_set))
+        before = total[join]
+        from_lane[:, number] = total[lane - 1] - before[of[lane - 1]] + of_set[lane]
+        from_cross[:, number] = total[cross.src] - before[of[cross.src]]
+        within[:, number] = total[asked] - before[of[asked]]
     sources = np.concatenate((of[lane - 1], of[cross.src]))
-    weights = np.concatenate((offset[lane - 1] + own[lane], offset[cross.src] + weight))
     targets = np.concatenate((of[lane], of[cross.dst]))
-    place = graph.order[at]
-    by = np.argsort(place[targets], kind="stable")
-    result = np.full((len(at), sets), NEVER, np.int64)
-    bare = np.ones(len(at), bool)
+    by = np.argsort(graph.order[join][targets], kind="stable")
+    reached = _reached(len(join), sources[by], targets[by], np.concatenate((from_lane, from_cross + weight))[by])
+    return np.asarray(reached[of[asked]] + within, np.int64)
+
+
+def _reached(count: int, sources: Ints, targets: Ints, weights: Ints) -> Ints:
+    """When each of `count` joins is, shape (joins, sets): the latest of its edges, which come in the joins' order."""
+    result = np.full((count, weights.shape[1]), NEVER, np.int64)
+    bare = np.ones(count, bool)
     bare[targets] = False
     result[bare] = 0
-    rows = list(result)
-    source_rows, weight_rows = sources[by].tolist(), list(weights[by])
-    spare = np.empty(sets, np.int64)
-    # One round per edge between joins; each handles all sets of weights.
-    for edge, target in enumerate(targets[by].tolist()):
-        np.add(rows[source_rows[edge]], weight_rows[edge], out=spare)
+    # One round per edge; each handles all sets of weights.
+    if weights.shape[1] == 1:
+        times = result[:, 0].tolist()
+        for source, target, weight in zip(sources.tolist(), targets.tolist(), weights[:, 0].tolist(), strict=True):
+            if (later := times[source] + weight) > times[target]:
+                times[target] = later
+        return np.array(times, np.int64)[:, None]
+    rows, spare = list(result), np.empty(weights.shape[1], np.int64)
+    for source, target, row in zip(sources.tolist(), targets.tolist(), list(weights), strict=True):
+        np.add(rows[source], row, out=spare)
         np.maximum(rows[target], spare, out=rows[target])
-    return np.asarray(result[of] + offset, np.int64)
+    return result
 
 
 def slack_of(part: Part) -> Ints:

@@ -18,6 +18,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._idle import is_sync
 from ascend_perf.analyzers._path_elements import Elements, Kind
 from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
@@ -74,8 +75,8 @@ class Host:
     def place(self, thread: Ints) -> Ints:
         """Place of each thread number, -1 where it is not followed."""
         known = {number: at for at, number in enumerate(self.threads)}
-        distinct, index = np.unique(thread, return_inverse=True)
-        return np.array([known.get(number, -1) for number in distinct.tolist()], np.int64)[index.reshape(-1)]
+        (numbers,), index = distinct(thread)
+        return np.array([known.get(number, -1) for number in numbers.tolist()], np.int64)[index]
 
 
 def host_of(trace: Trace, launching: Ints, elements: Elements) -> Host:
@@ -128,16 +129,14 @@ def _recorded(ops: Table, calls: Table, events: Table, elements: Elements) -> tu
         names = [value[:200] for value in text.values]
         if kind_of == "event":
             known &= ~kinds.equals("step")
-            pairs, index = np.unique(
-                np.stack((kinds.codes, text.codes)).astype(np.int64), axis=1, return_inverse=True
-            )
+            pairs, index = distinct(kinds.codes, text.codes)
             numbers = np.array(
                 [
                     elements.number(_KINDS.get(kinds.values[k] if k >= 0 else "", Kind.PYTHON), _shown(names, n))
                     for k, n in pairs.T.tolist()
                 ],
                 np.int64,
-            )[index.reshape(-1)] if len(table) else np.empty(0, np.int64)  # fmt: skip
+            )[index] if len(table) else np.empty(0, np.int64)  # fmt: skip
             work = ~kinds.isin({"python", "user", "optimizer"})
         else:
             waits = [bool(kind_of) and bool(_WAITING.search(value)) for value in names]

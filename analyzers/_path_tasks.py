@@ -14,6 +14,7 @@ from ascend_perf.analyzers._communication import Calls
 from ascend_perf.analyzers._communication_tables import group_names
 from ascend_perf.analyzers._path_elements import Elements, Kind
 from ascend_perf.analyzers._path_host import NO_THREAD
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.table import NULL, Bools, Ints, Table, TableSpec, Text
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
@@ -252,8 +253,8 @@ def _call(op: str, group: str | None, shown: dict[str | None, str]) -> str:
 
 
 def _by_pair(a: _Codes, b: _Codes, number: Callable[[int, int], int]) -> Ints:
-    pairs, index = np.unique(np.stack((a, b)).astype(np.int64), axis=1, return_inverse=True)
-    return np.array([number(*pair) for pair in pairs.T.tolist()], np.int64)[index.reshape(-1)]
+    pairs, index = distinct(a, b)
+    return np.array([number(*pair) for pair in pairs.T.tolist()], np.int64)[index]
 
 
 def is_of(tasks: Tasks, spec: TableSpec) -> Bools:

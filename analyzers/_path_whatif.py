@@ -89,9 +89,10 @@ def what_if(part: Part, elements: Elements, ideal_ns: Ints, more: Sequence[Chang
     saved: list[int] = []
     for first in range(0, len(tried), step):
         block = tried[first : first + step]
-        own = np.stack([change.own(graph.own) for change in block], axis=1)
+        # Sets of weights lie one after the other in memory, though their axis is the last.
+        own = np.stack([change.own(graph.own) for change in block]).T
         cross = np.stack([change.cross(graph.cross.weight) for change in block], axis=1)
-        ends += longest(graph, own, cross)[part.sink].tolist()
+        ends += longest(graph, own, cross, np.array([part.sink]))[0].tolist()
         less = np.where(cross > NEVER, graph.cross.weight[:, None] - cross, 0).sum(axis=0)
         saved += ((graph.own[:, None] - own).sum(axis=0) + less).tolist()
     outcomes = tuple(

@@ -15,6 +15,7 @@ import numpy as np
 from ascend_perf.analyzers._kernels import KernelTime
 from ascend_perf.analyzers._steps import membership
 from ascend_perf.analyzers._thresholds import threshold
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.ops.classify import op_type_of_name
@@ -69,6 +70,7 @@ class _Word:
     """Running sum of durations: entry i is the sum before kernel i; one longer than the others."""
 
 
+@once
 def repeats_of(time: KernelTime) -> tuple[Repeat, ...]:
     """Sequences of 2 to 10 short kernels that repeat more than five times per step, by the length of their gaps.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.intervals import IntervalSet
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
 from ascend_perf.model.trace import Trace
@@ -47,6 +48,7 @@ class StepWindows:
 _NO_STEPS = StepWindows(ids=np.empty(0, np.int64), starts=np.empty(0, np.int64), ends=np.empty(0, np.int64))
 
 
+@once
 def step_windows(trace: Trace) -> StepWindows:
     """The windows of the steps of a rank; empty when no row of the trace has a time.
 
@@ -103,7 +105,7 @@ def unions_by_step(
         usable &= rows
     if bool((windows.starts[1:] >= windows.ends[:-1]).all()):
         whole = intervals.merged(starts[usable], ends[usable])
-        return [_clipped(whole, *windows.window(i)) for i in range(len(windows))]
+        return [intervals.clip(whole, *windows.window(i)) for i in range(len(windows))]
     of = _membership(windows, table)
     picked = np.flatnonzero(usable & (of >= 0))
     picked = picked[np.argsort(of[picked], kind="stable")]
@@ -111,15 +113,8 @@ def unions_by_step(
     unions = []
     for i in range(len(windows)):
         part = picked[bounds[i] : bounds[i + 1]]
-        unions.append(_clipped(intervals.merged(starts[part], ends[part]), *windows.window(i)))
+        unions.append(intervals.clip(intervals.merged(starts[part], ends[part]), *windows.window(i)))
     return unions
-
-
-def _clipped(union: IntervalSet, start: int, end: int) -> IntervalSet:
-    """`intervals.clip` that looks only at the members near the window: many steps share one union."""
-    low = int(np.searchsorted(union.ends, start, side="right"))
-    high = int(np.searchsorted(union.starts, end, side="left"))
-    return intervals.clip(IntervalSet(union.starts[low:high], union.ends[low:high]), start, end)
 
 
 def busy(trace: Trace, i: int) -> tuple[IntervalSet, IntervalSet]:

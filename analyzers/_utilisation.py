@@ -10,6 +10,7 @@ import numpy as np
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.device.roofline import efficiency_ratio, floor_ns
 from ascend_perf.device.specs import CUBE_FLOP_PER_CYCLE, DeviceSpec, spec_for
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Table, Text
 from ascend_perf.model.tables import HOST_OPS, KERNELS
 from ascend_perf.model.trace import Trace
@@ -63,6 +64,7 @@ class Utilisation:
     """MFU of matrix kernels, the busiest pipe of vector kernels, floor / time on GPUs. Above 1 is an anomaly."""
 
 
+@once
 def utilisation_of(trace: Trace) -> Utilisation:
     """Utilisation of every kernel of a rank.
 

@@ -12,6 +12,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._steps import StepWindows, membership, step_windows, unions_by_step
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.model.distinct import distinct
 from ascend_perf.model.finding import Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS
@@ -74,14 +75,13 @@ def _groups(trace: Trace, windows: StepWindows) -> list[Group]:
     backward = names.flags(lambda name: bool(_BACKWARD.search(name)))
     told = classes.isin(_TWO_PASSES)
     phase: Ints = np.where(backward, 2, np.where(told, 1, 0)).astype(np.int64)
-    key = np.stack((classes.codes.astype(np.int64), phase, engines.codes.astype(np.int64)), axis=1)
     made = []
     dur = np.where(kernels.ints("dur_ns") == NULL, 0, kernels.ints("dur_ns"))
-    distinct, of = np.unique(key[counted], axis=0, return_inverse=True)
+    keys, of = distinct(classes.codes[counted], phase[counted], engines.codes[counted])
     places = np.flatnonzero(counted)
-    for number, (kind, way, engine) in enumerate(distinct.tolist()):
+    for number, (kind, way, engine) in enumerate(keys.T.tolist()):
         rows = np.zeros(len(kernels), bool)
-        rows[places[of.reshape(-1) == number]] = True
+        rows[places[of == number]] = True
         made.append(
             Group(
                 kind=_word(classes, kind) or KernelClass.OTHER.value, phase=(None, "forward", "backward")[way],
@@ -100,11 +100,14 @@ def _table(trace: Trace, windows: StepWindows, groups: list[Group]) -> ResultTab
     steps = len(windows)
     whole = sum(windows.span_ns(at) for at in range(steps))
     covered: list[IntervalSet] = [EMPTY] * steps
+    is_apart = bool((windows.starts[1:] >= windows.ends[:-1]).all())
 
     def alone(table: Table, rows: Bools | None = None) -> int:
         """Time of some rows that nothing counted before has; adds it to what is counted."""
         spent = 0
-        for at, union in enumerate(unions_by_step(trace, table, rows, windows)):
+        unions = unions_by_step(trace, table, rows, windows)
+        # Steps one after the other are worked on in one go.
+        for at, union in enumerate([intervals.union(*unions)] if is_apart else unions):
             spent += intervals.total(intervals.difference(union, covered[at]))
             covered[at] = intervals.union(covered[at], union)
         return spent

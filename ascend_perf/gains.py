@@ -89,7 +89,9 @@ class _Taken:
         if length <= 0 or gain_ns <= 0:
             return 0.0
         density = min(1.0, gain_ns / length)
-        borders = np.unique(np.concatenate((self._borders, where.starts, where.ends)))
+        # Stable, since sorting joined runs is far cheaper than what `np.unique` does.
+        borders = np.sort(np.concatenate((self._borders, where.starts, where.ends)), kind="stable")
+        borders = borders[np.append(True, borders[1:] != borders[:-1])]
         levels = np.zeros(len(borders))
         if len(self._borders):
             index = np.searchsorted(self._borders, borders, side="right") - 1

@@ -19,6 +19,7 @@ from ascend_perf.analysis import write_rank_pages as write_rank_pages
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.findings import all_findings
 from ascend_perf.model.finding import Outcome, Words
+from ascend_perf.model.once import sharing
 from ascend_perf.model.run import Manifest, Run, ordered
 from ascend_perf.model.tables import BESIDE
 from ascend_perf.model.trace import Source, Trace
@@ -249,14 +250,13 @@ def _analyze(run: Run, choice: Choice, progress: Progress) -> Analysis:
     from ascend_perf.analyzers._thresholds import overridden
     from ascend_perf.plugins import load_analyzers
 
-    rank_outcomes: dict[str, list[Outcome]] = {}
-    with overridden(choice.overrides):
-        for name, part in load_analyzers().parts.items():
-            if part.scope == "rank" and choice.takes(name):
-                progress(f"analyzing: {name}")
-                rank_outcomes[name] = [
-                    replace(part.run_on_trace(trace), trace_index=index) for index, trace in enumerate(run.traces)
-                ]
+    parts = [part for name, part in load_analyzers().parts.items() if part.scope == "rank" and choice.takes(name)]
+    rank_outcomes: dict[str, list[Outcome]] = {part.name: [] for part in parts}
+    for index, trace in enumerate(run.traces):
+        with overridden(choice.overrides), sharing():
+            for part in parts:
+                progress(f"analyzing: {part.name}")
+                rank_outcomes[part.name].append(replace(part.run_on_trace(trace), trace_index=index))
     return _analysis(run, rank_outcomes, choice, progress)
 
 

@@ -8,7 +8,8 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Final, Generic, Literal, TypeVar
 
 from ascend_perf.model.finding import Outcome, Result, Words
@@ -143,6 +144,12 @@ class Found(Generic[_T]):
     broken: dict[str, str]
 
 
+@cache
+def _installed() -> EntryPoints:
+    """Entry points of all packages: looked for once, since that reads a file of each package."""
+    return entry_points()
+
+
 def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found[_T]:
     """Every instance of `kind` at module level of `ascend_perf.<part>`, then of the entry points of that part.
 
@@ -165,7 +172,7 @@ def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found
                 known = parts.setdefault(name_of(value), value)
                 if known is not value:
                     raise ValueError(f"two {part} are named {name_of(value)!r}")
-    for point in sorted(entry_points(group=f"ascend_perf.{part}"), key=lambda p: p.name):
+    for point in sorted(_installed().select(group=f"ascend_perf.{part}"), key=lambda p: p.name):
         try:
             value = point.load()
         except Exception as error:  # see above

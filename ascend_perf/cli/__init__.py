@@ -17,6 +17,7 @@ import click
 
 from ascend_perf import __version__
 from ascend_perf.errors import AscendPerfError
+from ascend_perf.garbage import collect_rarely
 
 EXIT_BUG = 70
 ISSUES = "https://github.com/ascend-perf/ascend-perf/issues"
@@ -69,6 +70,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point; turns errors that a user can cure into one message and an exit code."""
+    collect_rarely()
     try:
         code = cli(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

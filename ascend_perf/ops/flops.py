@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Floats, Ints, Table, Text
 from ascend_perf.ops.classify import KernelClass, kernel_classes
 from ascend_perf.ops.formulas import Amount, attention_flops, conv_flops, matmul_flops
@@ -42,6 +43,7 @@ class Work:
     """Key of the formula (`formulas.FORMULAS`), unknown where neither figure follows from one."""
 
 
+@once
 def work_of(kernels: Table, host_ops: Table | None = None) -> Work:
     """FLOPs, compulsory bytes and matrix dtype of every kernel; each distinct signature is worked out once.
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_perf.model.once import once
 from ascend_perf.model.table import Bools, Ints, Table, Text
 from ascend_perf.ops.classify import MAX_NAME, op_type_of_name
 from ascend_perf.ops.fusions import Between, document
@@ -107,6 +108,7 @@ def plain_name(name: str) -> str:
     return _stripped(name.rsplit("::", 1)[-1])
 
 
+@once
 def kernel_codes(kernels: Table) -> Codes:
     """Code of each kernel, from its op type, or from its name where that is not known or on a GPU; 0: no symbol.
 
@@ -251,6 +253,7 @@ def _regex(text: str) -> re.Pattern[str] | None:
     return re.compile(text, re.IGNORECASE) if text else None
 
 
+@lru_cache(maxsize=1 << 14)
 def _gpu_code(name: str) -> int:
     name = name[:MAX_NAME]
     return next((n + _FIRST for n, (_, rule) in enumerate(_rules()) if rule is not None and rule.search(name)), OTHER)

@@ -203,6 +203,7 @@ def document(name: str) -> dict[str, object]:
     return cast("dict[str, object]", _loaded(name))
 
 
+@cache
 def _loaded(name: str) -> object:
     # Imported here: yaml costs 15 ms that commands without a trace need not pay.
     import yaml

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import IO, Final
 
 from ascend_perf.errors import InputError, UsageError
+from ascend_perf.garbage import collect_rarely
 from ascend_perf.model.trace import Trace
 from ascend_perf.parsers._source import Parser, Unit
 
@@ -261,6 +262,7 @@ def _widen(stream: IO[bytes] | None) -> None:
 
 def serve(entry: str) -> None:
     """Read tasks from stdin and write results to stdout until stdin ends; the body of a worker."""
+    collect_rarely()
     module, _, name = entry.partition(":")
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the work prints must not mix with results

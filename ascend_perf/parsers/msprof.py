@@ -13,7 +13,6 @@ from typing import Final
 
 from ascend_perf.errors import InputError
 from ascend_perf.model.trace import Trace
-from ascend_perf.parsers._msprof_device import read_process
 from ascend_perf.parsers._msprof_facts import read_process_facts
 from ascend_perf.parsers._msprof_files import (
     ANALYZE_FOLDER,
@@ -106,6 +105,9 @@ def parse(unit: Unit) -> list[Trace]:
     Raises:
         InputError: none of its files can be read.
     """
+    # Imported here: other profiles need not pay for it.
+    from ascend_perf.parsers._msprof_device import read_process
+
     entries = [FileEntry(path, path.stat().st_size if path.exists() else 0) for path in unit.files]
     inputs = sort_files(entries, strict=False)
     if not inputs:
