@@ -199,7 +199,7 @@
     const pen = canvas.getContext("2d");
     const says = h("output", { class: "flame-says screen", "aria-live": "polite" });
     const hits = h("output", { class: "count" });
-    const crumbs = h("nav", { class: "crumbs screen", "aria-label": AP.t("flame.crumbs") });
+    const crumbs = h("nav", { class: "crumbs screen", "aria-label": AP.t("flame.crumbs") + AP.t("ui.colon") + AP.w(table.title) });
     const figure = h("figure", { class: "chart flame", "data-chart": table.name });
 
     function again() {
