@@ -31,6 +31,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._sync_batchnorm import sync_batch_norm
 from ascend_perf.analyzers._thresholds import threshold
+from ascend_perf.gains import NOTICEABLE_RATIO
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
 from ascend_perf.model.table import NULL, Bools
@@ -135,6 +136,8 @@ def _late_peers(calls: Calls, waits: Sequence[PeerWait], mask: Bools) -> tuple[l
         named += [wait, *together]
         late = intervals.union(*(peer.waits for peer in (wait, *together)))
         delayed = intervals.difference(exposed_by_delay(calls, late, mask), intervals.union(claimed, own))
+        if share_of(calls, intervals.total(delayed)) < NOTICEABLE_RATIO:
+            delayed = EMPTY
         found.append(_late_peer(calls, wait, together, own, waits, delayed))
         claimed = intervals.union(claimed, own, delayed)
     if not calls.is_estimated:
