@@ -8,12 +8,12 @@ import pytest
 
 from ascend_perf.model.finding import Judged, Metric, Outcome, Words
 from ascend_perf.model.run import Manifest, Run
-from ascend_perf.model.trace import Device, Meta, Trace
+from ascend_perf.model.trace import Check, Device, Meta, Source, Trace
 from ascend_perf.reports import figures
 from ascend_perf.reports.bars import bars, kind_of
 from ascend_perf.reports.judged import judged_rows
 from ascend_perf.reports.payload import Payload, StepRow, build
-from ascend_perf.reports.verdict import facts, gain, ranges, spread, tiles, verdict
+from ascend_perf.reports.verdict import doubts, facts, gain, ranges, spread, tiles, verdict
 from tests.reports import _sample_tables, _samples
 
 
@@ -201,3 +201,48 @@ def test_an_overhead_below_the_spread_of_the_steps_is_no_figure() -> None:
     (tile,) = [tile for tile in tiles(payload) if tile.key == "overhead"]
     assert tile.value.en == "< 8 %"
     assert tile.note.zh == "小于 step 自身的波动"
+
+
+def test_the_verdict_says_two_clauses_and_the_card_all() -> None:
+    title = Words("a waits for b; the data needs 1 us; c is hidden", "甲等待乙；数据只需 1 us；丙被掩盖")
+    found = _samples.findings()[0]
+    payload = build(Run(traces=(Trace(),)), [], [replace(found, title=title)], lang="en")
+
+    said = verdict(payload)
+
+    assert (said.main.en, said.main.zh) == ("a waits for b; the data needs 1 us", "甲等待乙；数据只需 1 us")
+    assert payload.findings[0].title == title
+
+
+def test_doubts_count_unusable_files_differing_checks_and_failures() -> None:
+    check = Check(name="kernel count", ours=7, theirs=187, unit="count", tolerance=0, where="x")
+    lost = Source(path="a.json", format="json", problem="truncated")
+    meta = Meta(rank=0, sources=(lost,), checks=(check, replace(check, theirs=7, name="other")))
+    broken = Outcome(analyzer="x", status="failed", rank=0, reason=Words("no", "否"))
+
+    said = doubts(build(Run(traces=(Trace(meta=meta),)), [broken], [], lang="en"))
+
+    assert said is not None
+    assert said.en == "Data doubtful: unusable files: 1; cross-checks that differ: 1; failed analyzers: 1"
+    assert said.zh == "数据存疑：无法使用的文件：1；不一致的交叉校验：1；失败的分析器：1"
+    assert doubts(build(Run(traces=(Trace(),)), [], [], lang="en")) is None
+
+
+def test_without_communication_its_tile_says_so_instead_of_zero() -> None:
+    made = {tile.key: tile for tile in tiles(with_steps(1000))}
+    assert made["exposed"].value.en == "250 us"
+
+    silent = with_steps(1000)
+    ranks = tuple(
+        replace(
+            rank,
+            steps=tuple(
+                replace(step, communication_us=0, communication_not_overlapped_us=0) for step in rank.steps
+            ),
+        )
+        for rank in silent.ranks
+    )
+    tile = {tile.key: tile for tile in tiles(replace(silent, ranks=ranks))}["exposed"]
+
+    assert (tile.value.en, tile.value.zh, tile.share_ratio) == ("none", "无", None)
+    assert tile.note.en == "no communication in this data"
