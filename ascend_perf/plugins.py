@@ -145,9 +145,9 @@ class Found(Generic[_T]):
 
 
 @cache
-def _installed() -> EntryPoints:
-    """Entry points of all packages: looked for once, since that reads a file of each package."""
-    return entry_points()
+def _installed(part: str) -> EntryPoints:
+    """Entry points of a part: looked for once, since that reads a file of each package."""
+    return entry_points(group=f"ascend_perf.{part}")
 
 
 def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found[_T]:
@@ -172,7 +172,7 @@ def load_parts(part: str, kind: type[_T], name_of: Callable[[_T], str]) -> Found
                 known = parts.setdefault(name_of(value), value)
                 if known is not value:
                     raise ValueError(f"two {part} are named {name_of(value)!r}")
-    for point in sorted(_installed().select(group=f"ascend_perf.{part}"), key=lambda p: p.name):
+    for point in sorted(_installed(part), key=lambda p: p.name):
         try:
             value = point.load()
         except Exception as error:  # see above

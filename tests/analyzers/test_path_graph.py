@@ -194,3 +194,25 @@ def test_weights_that_exceed_what_was_measured_are_cut() -> None:
 
     assert graph.own.tolist() == [0, 2, 8]  # nothing else explains the 8
     assert longest(graph, graph.own[:, None], np.empty((0, 1), np.int64))[:, 0].tolist() == [0, 2, 10]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_instants_that_are_asked_for_are_those_of_all(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(2, 30))
+    head = np.append(True, random.random(count - 1) < 0.3)
+    time = np.sort(random.integers(0, 50, count))
+    ends = random.integers(0, count, (2, int(random.integers(0, 20))))
+    cross = Edges.of(ends[0], ends[1], random.integers(0, 20, ends.shape[1]).astype(np.int64), 0)
+    none = np.zeros(count, np.int64)
+    graph = graph_of(time, head, random.integers(0, 9, count), none, none - 1, cross)
+    sets = int(random.integers(1, 4))
+    own, weight = (np.repeat(w[:, None], sets, axis=1) for w in (graph.own, graph.cross.weight))
+    own += random.integers(0, 5, own.shape)
+    whole = longest(graph, own, weight)
+    at = random.integers(0, count, 5)
+
+    assert np.array_equal(longest(graph, own, weight, at), whole[at])
+    for one in range(sets):
+        assert np.array_equal(longest(graph, own[:, [one]], weight[:, [one]])[:, 0], whole[:, one])
