@@ -204,7 +204,7 @@ def test_instants_that_are_asked_for_are_those_of_all(seed: int) -> None:
     head = np.append(True, random.random(count - 1) < 0.3)
     time = np.sort(random.integers(0, 50, count))
     ends = random.integers(0, count, (2, int(random.integers(0, 20))))
-    cross = Edges.of(ends[0], ends[1], random.integers(0, 20, ends.shape[1]).astype(np.int64), 0)
+    cross = Edges.of(ends[0], ends[1], random.integers(0, 20, (ends.shape[1],)), 0)
     none = np.zeros(count, np.int64)
     graph = graph_of(time, head, random.integers(0, 9, count), none, none - 1, cross)
     sets = int(random.integers(1, 4))
