@@ -205,7 +205,8 @@ def _free(
         where=_unclaimed(idle, claimed, lost), whole_ns=span.step_ns,
         title=Words(
             f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{ending[0]}",
-            f"{step.zh}{'' if step.zh.endswith('）') else ' '}中设备空闲 {per_step(span, rest)}（{format_ratio(share)}）{beside[1]}{ending[1]}",
+            f"{step.zh}{'' if step.zh.endswith('）') else ' '}中设备空闲 {per_step(span, rest)}"
+            f"（{format_ratio(share)}）{beside[1]}{ending[1]}",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
         formula="(idle time of the device - idle time that other rows explain) / length of the steps",

@@ -259,7 +259,8 @@ def test_spikes_of_one_card_alone() -> None:
     outcome = judge(*ranks({2: [60, 90, 120, 150], 0: [100], 1: [100], 3: [100]}))
     found = only(outcome)
     assert (found.code, found.ranks, found.severity) == ("Q-05", (2,), Severity.CRITICAL)
-    assert found.title.en.startswith("Rank 2 has 4 of the 4 NaN or spikes") and "steps 60, 90, 120, 150" in found.title.en
+    assert found.title.en.startswith("Rank 2 has 4 of the 4 NaN or spikes")
+    assert "steps 60, 90, 120, 150" in found.title.en
     assert value_of(found, "chance, if they fell on the ranks at random") == pytest.approx(4 / 4**4)
 
 

@@ -137,7 +137,7 @@ def test_facts_of_the_device_come_from_info_json(tmp_path: Path) -> None:
         (25, "1650", 25, 50),  # no part of 24 cores runs at 1650 MHz: as stated
     ],
 )
-def test_a_core_that_is_not_usable_does_not_count(tmp_path: Path, stated: int, mhz: str, cube: int, vector: int) -> None:
+def test_an_unusable_core_does_not_count(tmp_path: Path, stated: int, mhz: str, cube: int, vector: int) -> None:
     Prof(tmp_path).raw(0).info(0, rank="3", cores=stated, mhz=mhz).summary([summary_row(0)])
 
     device = trace_at(tmp_path).meta.device

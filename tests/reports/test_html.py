@@ -109,7 +109,8 @@ def test_times_are_offsets_that_javascript_can_hold(document: dict[str, Any]) ->
     timeline = next(t for t in document["tables"] if t["name"] == "timeline")
     starts = unpacked(next(c["packed"] for c in timeline["columns"] if c["name"] == "start_ns"))
 
-    assert min(start for start in starts if start is not None) == 1_000_000  # the host runs 17 ms before the device, which starts at 18 ms
+    # The host runs 17 ms before the device, which starts at 18 ms.
+    assert min(start for start in starts if start is not None) == 1_000_000
     assert document["findings"][0]["bands"][0] == {"rank": 0, "start": 20_000_000, "end": 44_500_000}
     assert document["findings"][0]["evidence"][0]["at"] == 20_000_000
 

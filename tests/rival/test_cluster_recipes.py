@@ -25,7 +25,7 @@ Rows that other tests hold (checked by test_index):
 | 4, cluster_time_summary | - | tests/analyzers/test_step_breakdown.py::test_a_step_splits_into_parts_that_add_up |
 | 4, operator_mfu | needs instrumentation | tests/analyzers/test_mac_utilisation.py::test_counters_agree_with_shapes_on_the_real_set |
 | 4, operator_mfu | the peak of fp16 for fp32 | tests/analyzers/test_mac_utilisation.py::test_the_rate_by_counters_uses_the_factor_of_the_dtype |
-| 4, operator_mfu | 25 cores | tests/parsers/test_msprof.py::test_a_core_that_is_not_usable_does_not_count |
+| 4, operator_mfu | 25 cores | tests/parsers/test_msprof.py::test_an_unusable_core_does_not_count |
 | 4, pp_chart | instrumented runs only | tests/analyzers/test_ranks.py::test_qwen3_names_the_imbalance_and_the_waiting_ranks |
 | 4, module statistics | instrumented runs only | tests/analyzers/test_flame.py::test_device_time_lies_under_the_module_the_stack_and_the_operators_that_launched_it |
 | 4, cann_api_sum | quartiles of quartiles | tests/analyzers/test_host_operators.py::test_times_are_per_step |
