@@ -21,7 +21,10 @@ from ascend_perf.model.finding import Words
 from ascend_perf.model.once import once
 from ascend_perf.model.table import NULL, Bools, Ints, Table
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
-from ascend_perf.model.trace import Trace
+from ascend_perf.model.trace import Check, Trace
+
+MAX_LOST_RATIO: Final = 0.01
+"""Share of the kernels that a damaged file may have lost before gaps are no longer told as idle. Status: assumed."""
 
 CLOCK_TOLERANCE_NS: Final = 20_000
 """Host and device clocks agree to tens of us. Source: format reference, 9.5. Status: vendor."""
@@ -176,6 +179,26 @@ class Idle:
 
 
 @once
+def kernels_lost(trace: Trace) -> Check | None:
+    """The check that shows a cut file: the exporter counted more kernels than are there. Their time is not idle."""
+    for check in trace.meta.checks:
+        if check.name == "kernel count" and check.theirs - check.ours > MAX_LOST_RATIO * check.theirs:
+            return check
+    return None
+
+
+def no_idle_words(trace: Trace) -> Words:
+    """Why `idle_of` has nothing to say."""
+    if (check := kernels_lost(trace)) is None:
+        return Words("no kernel lies in a step", "step 内没有 Kernel")
+    return Words(
+        f"{check.theirs - check.ours:.0f} of {check.theirs:.0f} kernels are missing: their time would count as idle; "
+        "a file is cut, export the profile again",
+        f"{check.theirs:.0f} 个 Kernel 中缺少 {check.theirs - check.ours:.0f} 个，其耗时会被误计为空闲；文件被截断，"
+        "请重新导出",
+    )
+
+
 def idle_of(trace: Trace) -> Idle | None:
     """The idle gaps of a rank, None when no device task lies in a step, or when its kernels are not in the data.
 
@@ -190,6 +213,8 @@ def idle_of(trace: Trace) -> Idle | None:
     tasks = _device_tasks(trace)
     if not trace.has(KERNELS) and trace.has(COMM_OPS):
         return None  # the kernels are not in the data: gaps between the collectives are no idle time
+    if kernels_lost(trace):
+        return None
     if not len(windows) or not len(tasks[0]):
         return None
     span = device_span(windows)

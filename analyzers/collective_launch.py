@@ -9,7 +9,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._collective_launch import is_collective_api
 from ascend_perf.analyzers._dispatch_claims import claims_of
-from ascend_perf.analyzers._idle import idle_of
+from ascend_perf.analyzers._idle import idle_of, no_idle_words
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers.host_dispatch import launch_blocking
@@ -50,7 +50,7 @@ def collective_launch(trace: Trace) -> Result:
         )
     idle = idle_of(trace)
     if idle is None:
-        return _not_judged(Words("no kernel lies in a step", "step 内没有 Kernel"))
+        return _not_judged(no_idle_words(trace))
     if launch_blocking(trace, idle):
         reason = Words(
             "launches are blocking (row H-04): every gap follows from that",

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._idle import idle_of
+from ascend_perf.analyzers._idle import idle_of, no_idle_words
 from ascend_perf.analyzers._kernels import PIPES, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import step_words
@@ -72,7 +72,7 @@ def compute_efficiency(trace: Trace) -> Result:
     idle = idle_of(trace)
     time = KernelTime.of(trace)
     if idle is None or time.whole_ns <= 0:
-        reason = Words("no kernel lies in a step", "step 内没有 Kernel")
+        reason = no_idle_words(trace)
         return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=reason),))
     use = utilisation_of(trace)
     every = np.ones(len(time.duration), bool)

@@ -29,6 +29,8 @@ from ascend_perf.analyzers._idle import (
     host_span,
     idle_of,
     is_sync,
+    kernels_lost,
+    no_idle_words,
     sync_owners,
 )
 from ascend_perf.analyzers._idle_tables import api_table, gap_tables, gc_table, host_activity, launch_table
@@ -226,7 +228,9 @@ def _exported_free(trace: Trace) -> Verdict:
     split = exported_split(trace)
     if split is None or not split.step_ns:
         reason = Words("no device activity in the trace", "数据中没有设备活动")
-        return None, Judged(code="H-01", verdict="not_judged", reason=reason)
+        return None, Judged(
+            code="H-01", verdict="not_judged", reason=no_idle_words(trace) if kernels_lost(trace) else reason
+        )
     share = share_of(split, split.free_ns)
     if share < MIN_SHARE_RATIO.value:
         return None, Judged(code="H-01", verdict="clean")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._dispatch_claims import Sequences, queue_of, sequences_of
-from ascend_perf.analyzers._idle import Idle, idle_of
+from ascend_perf.analyzers._idle import Idle, idle_of, no_idle_words
 from ascend_perf.analyzers._kernels import MAX_BANDS, kernel_place
 from ascend_perf.analyzers._repeats import Repeat
 from ascend_perf.analyzers._rules import finding
@@ -42,7 +42,7 @@ def sequences(trace: Trace) -> Result:
     """
     idle = idle_of(trace)
     if idle is None:
-        reason = Words("no kernel lies in a step", "step 内没有 Kernel")
+        reason = no_idle_words(trace)
         return Result(judged=(Judged(code=CODE, verdict="not_judged", reason=reason),))
     if launch_blocking(trace, idle):
         reason = Words(

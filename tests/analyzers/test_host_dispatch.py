@@ -14,7 +14,7 @@ from ascend_perf.analyzers._idle import Cause, idle_of, sync_owners
 from ascend_perf.analyzers._launches import launches_of
 from ascend_perf.analyzers.host_dispatch import host_dispatch
 from ascend_perf.model.finding import Finding, Judged, Outcome
-from ascend_perf.model.trace import Device, Meta, ProfilerSettings, Trace
+from ascend_perf.model.trace import Check, Device, Meta, ProfilerSettings, Trace
 from ascend_perf.pipeline import load
 from tests.conftest import build_table
 
@@ -511,3 +511,18 @@ def test_collections_are_listed_with_their_line(make_trace: MakeTrace) -> None:
     assert table.column("line") == ("train.py(8): loop", None)
     found = next(f for f in outcome.findings if f.code == "H-07")
     assert "train.py(8): loop" in [e.value for e in found.evidence]
+
+
+def test_idle_time_is_not_told_where_a_cut_file_lost_kernels(make_trace: MakeTrace) -> None:
+    def counted(theirs: float) -> Outcome:
+        check = Check(name="kernel count", ours=1, theirs=theirs, unit="count", tolerance=0, where="op_statistic.csv")
+        meta = Meta(rank=0, device=Device(kind="npu"), checks=(check,))
+        op = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9, "thread": 1}
+        return host_dispatch.run_on_trace(
+            make_trace(meta=meta, steps=STEP, kernels=[kernel(0, 100)], host_ops=[op])
+        )
+
+    assert of(counted(1), "H-01").share_ratio == pytest.approx(0.9)
+    judged = verdict(counted(900), "H-01")
+    assert judged.verdict == "not_judged"
+    assert judged.reason is not None and "899 of 900 kernels are missing" in judged.reason.en
