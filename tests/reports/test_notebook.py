@@ -247,4 +247,4 @@ def test_views_of_a_real_profile_hold_no_path_of_the_machine(traces: Path) -> No
 
     assert str(traces) not in said and "/home/" not in said
     assert len(view._repr_html_()) < 20_000
-    assert "97.99 ms of the 136.6 ms step (72 %) wait for rank 5" in said.replace("\u2009", " ")
+    assert "97.89 ms of the 136.6 ms step (72 %) wait for rank 5" in said.replace("\u2009", " ")
