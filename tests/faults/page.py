@@ -18,7 +18,7 @@ _HEAD: Final = """# Evaluation
 What the analysis finds of faults that we planted ourselves. This page is made by
 `python -m tests.faults.evaluate --markdown docs/evaluation.md`; `make eval` prints the same figures.
 
-All jobs here are **simulated**: a generator (`tests/faults`) runs programs of a language model or a convolutional
+The jobs of the first tables are **simulated** (faults in recorded jobs follow further down): a generator (`tests/faults`) runs programs of a language model or a convolutional
 network on a model of hosts, devices and links, and writes what happened in the export format of torch_npu (text, with
 counters, host calls, collectives and memory). It is written from the format reference and shares no code with the
 analyzers. Each fault is planted alone; its true cost is the step of the job with the fault less the step of its healthy
@@ -34,8 +34,8 @@ of time (settings, memory) have three strengths of their own; fewer micro-batche
 |---|---|---|---|
 {summary}
 
-{jobs} jobs with a fault and {healthy} healthy ones. While thresholds and formulas were worked on, jobs of the usual
-size were looked at (seed 1); the last column is of jobs with other numbers of layers and tokens (seeds 2 and up). Those
+{jobs} jobs with a fault and {healthy} healthy ones ({seeds}).
+While thresholds and formulas were worked on, jobs of the usual size were looked at (seed 1); the last column is of jobs with other numbers of layers and tokens (seeds 2 and up). Those
 were looked at once before: it added one true consequence (M-01 of `experts-one-by-one`) and no change of an analyzer.
 
 Precision counts findings of severity medium and above; a true consequence of the fault (a late rank's own data loader)
@@ -119,6 +119,7 @@ def page(
         ),
         jobs=len(scores),
         healthy=len(controls),
+        seeds="; ".join(_strengths_of(scores, seed) for seed in sorted({s.truth.seed for s in scores})),
         first=FIRST,
         tolerance=GAIN_TOLERANCE,
         table="\n".join(table(scores, is_markdown=True)),
@@ -128,6 +129,11 @@ def page(
         advisor=advisor,
         real=real,
     )
+
+
+def _strengths_of(scores: Sequence[Score], seed: int) -> str:
+    seen = {s.truth.strength for s in scores if s.truth.seed == seed}
+    return f"seed {seed}: {', '.join(name for name in STRENGTHS if name in seen)}"
 
 
 def beside(
