@@ -18,12 +18,12 @@ _HEAD: Final = """# Evaluation
 What the analysis finds of faults that we planted ourselves. This page is made by
 `python -m tests.faults.evaluate --markdown docs/evaluation.md`; `make eval` prints the same figures.
 
-The jobs of the first tables are **simulated** (faults in recorded jobs follow further down): a generator (`tests/faults`) runs programs of a language model or a convolutional
-network on a model of hosts, devices and links, and writes what happened in the export format of torch_npu (text, with
-counters, host calls, collectives and memory). It is written from the format reference and shares no code with the
-analyzers. Each fault is planted alone; its true cost is the step of the job with the fault less the step of its healthy
-twin. So the figures say how well known faults are told from a profile, not how often they occur in real jobs, and a
-real profile has several faults at once.
+The jobs of the first tables are **simulated** (faults in recorded jobs follow further down): a generator
+(`tests/faults`) runs programs of a language model or a convolutional network on a model of hosts, devices and links,
+and writes what happened in the export format of torch_npu (text, with counters, host calls, collectives and memory).
+It is written from the format reference and shares no code with the analyzers. Each fault is planted alone; its true
+cost is the step of the job with the fault less the step of its healthy twin. So the figures say how well known faults
+are told from a profile, not how often they occur in real jobs, and a real profile has several faults at once.
 
 Strengths: {strengths} of the step with the fault. Kinds that are not a matter
 of time (settings, memory) have three strengths of their own; fewer micro-batches: {micro}.
@@ -35,8 +35,9 @@ of time (settings, memory) have three strengths of their own; fewer micro-batche
 {summary}
 
 {jobs} jobs with a fault and {healthy} healthy ones ({seeds}).
-While thresholds and formulas were worked on, jobs of the usual size were looked at (seed 1); the last column is of jobs with other numbers of layers and tokens (seeds 2 and up). Those
-were looked at once before: it added one true consequence (M-01 of `experts-one-by-one`) and no change of an analyzer.
+While thresholds and formulas were worked on, jobs of the usual size were looked at (seed 1); the last column is of
+jobs with other numbers of layers and tokens (seeds 2 and up). Those were looked at once before: it added one true
+consequence (M-01 of `experts-one-by-one`) and no change of an analyzer.
 
 Precision counts findings of severity medium and above; a true consequence of the fault (a late rank's own data loader)
 is no false finding. "First {first}": the cause is among the first {first} findings. "Gain error": predicted over
