@@ -114,6 +114,8 @@ class Rule:
     """Repository, then path inside it; or the name of a document."""
     judged_by: tuple[str, ...] = ()
     """Analyzers that look for it; none where nothing in a profile tells."""
+    needs_data: Words | None = None
+    """What would tell it, for a row that no profile read so far tells: it is never found, and said to be not judged."""
     thresholds: tuple[Limit, ...] = ()
     """What decides whether, and how, the row speaks; a user file may state other values."""
 
@@ -278,6 +280,7 @@ _LABELS: Final[dict[str, Words]] = {
     "threshold": Words("Threshold", "阈值依据"),
     "thresholds": Words("Thresholds, which a user file may override", "阈值（可用用户规则文件覆盖）"),
     "of": Words("of row", "属于"),
+    "needs_data": Words("Not judged from profiles; what would tell", "无法由 profile 判断；所需数据"),
     "judged_by": Words("Judged by the analyzers", "判断该项的分析项"),
     "source": Words("Source", "来源"),
     "severity": Words("severity while the share of the step is unknown", "占比未知时的级别"),
@@ -308,6 +311,8 @@ def explain(code: str, lang: Lang) -> str:
         lines += [f"       {line}" for line in remedy.code.splitlines()]
     lines += _block(_say(_LABELS["effect"], lang), _say(row.effect, lang))
     lines += _block(_say(_LABELS["threshold"], lang), f"{row.mark}: {_say(MARKS[row.mark], lang)}")
+    if row.needs_data is not None:
+        lines += _block(_say(_LABELS["needs_data"], lang), _say(row.needs_data, lang))
     if row.judged_by:
         lines += _block(_say(_LABELS["judged_by"], lang), (", " if lang == "en" else "、").join(row.judged_by))
     if limits := limits_of(code):
@@ -399,6 +404,7 @@ def _parse(row: dict[str, object]) -> Rule:
         mark=mark,  # type: ignore[arg-type] # checked above
         sources=tuple(str(item) for item in sources),
         judged_by=tuple(str(item) for item in judged_by),
+        needs_data=None if row.get("needs_data") is None else _words(row["needs_data"]),
         thresholds=tuple(_limit(_mapping(item)) for item in thresholds),
     )
 

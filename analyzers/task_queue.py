@@ -10,7 +10,7 @@ from ascend_perf import intervals
 from ascend_perf.analyzers._dispatch_claims import Queue, queue_of
 from ascend_perf.analyzers._idle import Idle, idle_of
 from ascend_perf.analyzers._kernels import MAX_BANDS
-from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._rules import finding, rule
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers.host_dispatch import launch_blocking
 from ascend_perf.model.finding import Evidence, Finding, Judged, Result, Words
@@ -27,12 +27,6 @@ NO_QUEUE: Final = Words(
     "没有 Enqueue/Dequeue 事件：请以 activities=[ProfilerActivity.CPU, ProfilerActivity.NPU] 采集，"
     "且 TASK_QUEUE_ENABLE 为 1 或 2",
 )
-NO_SCHEDULER: Final = Words(
-    "profiles of the framework do not record when threads are off the CPU: run pidstat -w -t and perf sched beside the "
-    "job, or msprof --host-sys=osrt --host-sys-pid=PID",
-    "框架 profile 不记录线程离开 CPU 的时间：请在任务运行时用 pidstat -w -t、perf sched，或 msprof --host-sys=osrt "
-    "--host-sys-pid=PID 采集",
-)
 
 
 @analyzer(name=NAME, needs=(HOST_EVENTS,), order=81, section="host")
@@ -48,7 +42,7 @@ def task_queue(trace: Trace) -> Result:
     """
     if trace.meta.device.kind in ("gpu", "cpu"):
         return Result()  # they have no such queue
-    scheduler = Judged(code="H-08", verdict="not_judged", reason=NO_SCHEDULER)
+    scheduler = Judged(code="H-08", verdict="not_judged", reason=rule("H-08").needs_data)
     idle = idle_of(trace)
     queue = None if idle is None else queue_of(trace, idle)
     if idle is None or queue is None:

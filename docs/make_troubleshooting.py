@@ -69,6 +69,9 @@ def _row(rule: _rules.Rule) -> list[str]:
         lines += [f"{number}. {where}{_text(remedy.text.en)} {_text(remedy.text.zh)}", ""]
         if remedy.code:
             lines += ["    ```text", *(f"    {line}" for line in remedy.code.splitlines()), "    ```", ""]
+    if rule.needs_data is not None:
+        lines += [f"**Not judged from profiles; what would tell.** {_text(rule.needs_data.en)}", ""]
+        lines += [_text(rule.needs_data.zh), ""]
     if rule.judged_by:
         lines += [f"Judged by: {', '.join(f'`{name}`' for name in rule.judged_by)}", ""]
     lines += _thresholds(rule.code)

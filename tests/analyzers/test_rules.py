@@ -175,3 +175,12 @@ def test_explain_fits_the_terminal_and_loses_nothing(code: str, lang: _rules.Lan
     for line in text.splitlines():
         columns = sum(2 if sign > "\u2e7f" else 1 for sign in line)
         assert columns <= 104 or line.strip() in codes, line
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_row_that_no_profile_tells_says_what_would(lang: _rules.Lang) -> None:
+    assert [code for code in _rules.rule_codes() if _rules.rule(code).needs_data is not None] == ["H-08"]
+    needs = _rules.rule("H-08").needs_data
+    assert needs is not None
+    said = "".join(_rules.explain("H-08", lang).split())
+    assert "".join((needs.en if lang == "en" else needs.zh).split()) in said
