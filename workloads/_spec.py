@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.model.finding import Words
+from ascend_perf.model.finding import Metric, Words
 from ascend_perf.plugins import Found, load_parts
 
 _C = TypeVar("_C")
 Value = str | int | float | bool | None
+
+
+def _nothing() -> None:
+    """What a program does that has nothing to do here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +42,62 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
-    """A workload that is ready to run on one device.
+class Place:
+    """Where a program runs: its device, and its rank in a job of `world_size` processes.
 
-    `step` does one step and may return before the device has finished; the collector synchronises.
+    In a job of more than one process `torch.distributed` is initialised before a workload is built (hccl, nccl or
+    gloo by the device), and left to the collector to end.
+    """
+
+    device: str = "cpu"
+    """As torch names it: cpu, cuda:0, npu:0."""
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    data: Path | None = None
+    """File or folder of real data that the user named; None: synthetic data by the seed."""
+    checkpoints: Path | None = None
+    """Folder into which a workload that trains saves its state; None: it does not save."""
+    resume: Path | None = None
+    """Folder of such a state, to go on from."""
+
+    @property
+    def kind(self) -> str:
+        """cpu, cuda or npu."""
+        return self.device.split(":")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What one rank sends through one kind of collective, on one axis of the layout, in one step.
+
+    `bytes_per_step` sums the sizes of the calls: a call's size is that of the input tensor of all_reduce,
+    reduce_scatter, all_to_all, broadcast and send, and that of the output tensor of all_gather.
+    """
+
+    axis: str
+    """data, tensor, pipeline, context, expert."""
+    collective: str
+    """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send."""
+    bytes_per_step: int
+    calls_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What formulas say of a run before it starts, for the rank that needs most. Modelled, never measured."""
+
+    memory_bytes: Mapping[str, int]
+    """Component -> bytes at the peak of a step: weights, gradients, optimizer, activations, cache."""
+    traffic: tuple[Traffic, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A workload that is ready to run on one rank.
+
+    `step` does one step and may return before the device has finished; the collector synchronises. Sizes
+    (`items_per_step`, `flops_per_step`, `parameters`) are those of the whole job, the same on every rank.
     """
 
     step: Callable[[], None]
@@ -60,6 +116,25 @@ class Program:
     series: Callable[[], Mapping[str, Sequence[float]]] = dict
     """What each step so far gave, by names that `parsers/training_metrics` knows (loss, grad_norm); empty where steps
     give nothing that changes. Read once, after the last step: it may wait for the device."""
+    hardware_flops_per_step: int | None = None
+    """Work that is executed, recomputation included; None: the same as `flops_per_step`."""
+    memory_bytes: Callable[[], Mapping[str, int]] = dict
+    """Measured bytes on this rank by the components of `Prediction.memory_bytes`, summed over the tensors themselves.
+    Read once, after the measured steps."""
+    latencies_ns: Callable[[], Mapping[str, Sequence[int]]] = dict
+    """Single latencies of the measured steps by name (ttft, tpot, itl, e2e, prefill, decode), from which percentiles
+    are made. Read once, after the measured steps."""
+    metrics: Callable[[], Sequence[Metric]] = tuple
+    """Figures that only this workload has (accuracy, goodput, router load). Read once, after the measured steps."""
+    tables: Callable[[], Mapping[str, Sequence[Mapping[str, Value]]]] = dict
+    """Results that are rows (bandwidth by size, load by expert), by name: each becomes results/<name>.csv of the run
+    directory. Read once, after the measured steps."""
+    start_measuring: Callable[[], None] = _nothing
+    """Called between warm-up and the measured steps: forget latencies and counts so far."""
+    save: Callable[[Path], None] | None = None
+    """Writes the state into a folder, on all ranks together; None where there is nothing to go on from."""
+    close: Callable[[], None] = _nothing
+    """Stops servers, loaders and threads. Called once at the end, also after an error or a signal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +144,8 @@ class Preset:
     name: str
     about: Words
     values: Mapping[str, Value]
+    environment: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    """Variables for the processes by kind of device (npu, cuda, cpu): launch settings that belong to the size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +162,22 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A reference job. `config` is a frozen dataclass; `build` takes it, a torch device and a seed."""
+    """A reference job. `config` is a frozen dataclass; `build` takes it, the place and a seed.
+
+    Fields of `config` that are frozen dataclasses themselves are groups of settings: their fields are set by their own
+    names (`layers`, not `model.layers`), which are unique over the whole configuration.
+    """
 
     name: str
     about: Words
     config: type
-    build: Callable[[object, str, int], Program]
+    build: Callable[[object, Place, int], Program]
     presets_path: Path
     needs: tuple[str, ...] = ()
     """Python packages beside torch, by import name."""
+    predict: Callable[[object, int], Prediction] | None = None
+    """What formulas say of a run of `world_size` processes; imports no torch. Raises ValueError, with the valid
+    choices, when the configuration does not fit that many. None: the workload runs in one process only."""
 
     def presets(self) -> dict[str, Preset]:
         """Presets by name, in the order of the file.
@@ -119,17 +203,24 @@ class Workload:
             about, values = body["about"], body["set"]
             words = Words(str(about["en"]), str(about["zh"]))
             assert isinstance(values, dict)
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            variables = {
+                str(kind): {str(key): str(value) for key, value in named.items()}
+                for kind, named in body.get("environment", {}).items()
+            }
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{where}: {name} needs about: {{en, zh}} and set: {{key: value}}") from error
-        return Preset(name=name, about=words, values={str(key): value for key, value in values.items()})
+        return Preset(
+            name=name, about=words, values={str(key): value for key, value in values.items()}, environment=variables
+        )
 
     def fields(self) -> dict[str, Value]:
         """Names of all settings with the value that holds when no preset says otherwise."""
-        known = (*dataclasses.fields(self.config), *dataclasses.fields(Plan))
-        return {field.name: _plain(field.default) for field in known}
+        return {name: default for part in (self.config, Plan) for name, (_, default) in _leaves(part).items()}
 
-    def settings(self, preset: str, overrides: Sequence[str] = ()) -> Settings:
-        """The settings of a preset, changed by `key=value` texts.
+    def settings(
+        self, preset: str, overrides: Sequence[str] = (), *, between: Mapping[str, Value] | None = None
+    ) -> Settings:
+        """The settings of a preset, changed by `between` (a model's configuration file), then by `key=value` texts.
 
         Raises:
             UsageError: no such preset or key, or a value of the wrong type or range.
@@ -140,7 +231,7 @@ class Workload:
                 f"{self.name} has no preset {preset!r}{did_you_mean(preset, presets)}",
                 hint=f"presets: {', '.join(presets)}",
             )
-        changes: dict[str, Value] = dict(presets[preset].values)
+        changes: dict[str, Value] = {**presets[preset].values, **(between or {})}
         for text in overrides:
             key, value = _assignment(text)
             changes[key] = value
@@ -155,7 +246,7 @@ class Workload:
         return self._settings(values)
 
     def _settings(self, changes: Mapping[str, Value]) -> Settings:
-        kinds = get_type_hints(self.config) | get_type_hints(Plan)
+        kinds = {name: kind for part in (self.config, Plan) for name, (kind, _) in _leaves(part).items()}
         for key in changes:
             if key not in kinds:
                 raise UsageError(
@@ -163,29 +254,42 @@ class Workload:
                     hint=f"settings: {', '.join(kinds)}",
                 )
         checked = {key: _checked(key, value, kinds[key]) for key, value in changes.items()}
-        plan_names = {field.name for field in dataclasses.fields(Plan)}
         try:
-            return Settings(
-                config=self.config(**{k: v for k, v in checked.items() if k not in plan_names}),
-                plan=Plan(**{k: v for k, v in checked.items() if k in plan_names}),  # type: ignore[arg-type]  # checked
-            )
+            plan = _built(Plan, checked)
+            assert isinstance(plan, Plan)
+            return Settings(config=_built(self.config, checked), plan=plan)
         except ValueError as error:
             raise UsageError(f"{self.name}: {error}", hint=f"see `ascend-perf workloads {self.name}`") from error
 
 
 def workload(
-    *, name: str, about: Words, config: type[_C], needs: Sequence[str] = ()
-) -> Callable[[Callable[[_C, str, int], Program]], Workload]:
-    """Turn `build(config, device, seed)` into a `Workload`; presets lie in configs/<name>.yaml beside its module."""
+    *,
+    name: str,
+    about: Words,
+    config: type[_C],
+    needs: Sequence[str] = (),
+    predict: Callable[[_C, int], Prediction] | None = None,
+) -> Callable[[Callable[[_C, Place, int], Program]], Workload]:
+    """Turn `build(config, place, seed)` into a `Workload`; presets lie in configs/<name>.yaml beside its module."""
 
-    def wrap(function: Callable[[_C, str, int], Program]) -> Workload:
-        def build(settings: object, device: str, seed: int) -> Program:
+    def wrap(function: Callable[[_C, Place, int], Program]) -> Workload:
+        def checked(settings: object) -> _C:
             if not isinstance(settings, config):
                 raise TypeError(f"{name} is built from {config.__name__}, got {type(settings).__name__}")
-            return function(settings, device, seed)
+            return settings
+
+        def build(settings: object, place: Place, seed: int) -> Program:
+            return function(checked(settings), place, seed)
+
+        def predicted(settings: object, world_size: int) -> Prediction:
+            assert predict is not None
+            return predict(checked(settings), world_size)
 
         path = Path(inspect.getfile(function)).parent / "configs" / f"{name}.yaml"
-        return Workload(name=name, about=about, config=config, build=build, presets_path=path, needs=tuple(needs))
+        return Workload(
+            name=name, about=about, config=config, build=build, presets_path=path, needs=tuple(needs),
+            predict=None if predict is None else predicted,
+        )  # fmt: skip
 
     return wrap
 
@@ -223,9 +327,46 @@ def at_least(values: object, minimum: int, *names: str) -> None:
 
 
 def values_of(config: object) -> dict[str, Value]:
-    """Fields of a flat dataclass."""
+    """Fields of a dataclass, those of its groups among them."""
     assert dataclasses.is_dataclass(config)
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    values: dict[str, Value] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        values |= values_of(value) if dataclasses.is_dataclass(value) else {field.name: value}
+    return values
+
+
+def _leaves(part: type) -> dict[str, tuple[object, Value]]:
+    """Settings of a dataclass and of its groups: name -> type and default.
+
+    Raises:
+        TypeError: two settings share a name.
+    """
+    kinds, leaves = get_type_hints(part), dict[str, tuple[object, Value]]()
+    for field in dataclasses.fields(part):
+        kind = kinds[field.name]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            known = values_of(field.default) if dataclasses.is_dataclass(field.default) else {}
+            more = {name: (leaf, known.get(name, default)) for name, (leaf, default) in _leaves(kind).items()}
+        else:
+            more = {field.name: (kind, _plain(field.default))}
+        if twice := leaves.keys() & more.keys():
+            raise TypeError(f"{part.__name__} has two settings {min(twice)!r}")
+        leaves |= more
+    return leaves
+
+
+def _built(part: type, values: Mapping[str, Value]) -> object:
+    """The dataclass with those of `values` that it or one of its groups knows; the others have their defaults."""
+    kinds, chosen = get_type_hints(part), dict[str, object]()
+    for field in dataclasses.fields(part):
+        kind = kinds[field.name]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            start = values_of(field.default) if dataclasses.is_dataclass(field.default) else {}
+            chosen[field.name] = _built(kind, {**start, **values})
+        elif field.name in values:
+            chosen[field.name] = values[field.name]
+    return part(**chosen)
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads._spec import Program, at_least, workload
+from ascend_perf.workloads._spec import Place, Program, at_least, workload
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ def matmul_dtype(config: Config, device: str) -> Literal["bf16", "fp32"]:
     ),
     config=Config,
 )
-def llm_pretrain(config: Config, device: str, seed: int) -> Program:
+def llm_pretrain(config: Config, place: Place, seed: int) -> Program:
     """The training step on `device`; weights and data depend on the seed alone."""
     import torch
     import torch.nn.functional as F
@@ -137,9 +137,10 @@ def llm_pretrain(config: Config, device: str, seed: int) -> Program:
 
     from ascend_perf.workloads._llama import Llama
 
+    device = place.device
     torch.manual_seed(seed)
     dtype = matmul_dtype(config, device)
-    kind = device.split(":")[0]
+    kind = place.kind
     model = Llama(
         layers=config.layers, width=config.width, heads=config.heads, kv_heads=config.kv_heads,
         hidden=config.hidden, vocabulary=config.vocabulary, recompute=config.recompute,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads._spec import Program, at_least, workload
+from ascend_perf.workloads._spec import Place, Program, at_least, workload
 
 if TYPE_CHECKING:
     import torch
@@ -148,13 +148,14 @@ def normalise(pictures: Sequence[Image]) -> torch.Tensor:
     config=Config,
     needs=("PIL",),
 )
-def resnet50_infer(config: Config, device: str, seed: int) -> Program:
+def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
     """The inference step on `device`; weights and images depend on the seed alone."""
     import torch
     from torch.profiler import record_function
 
     from ascend_perf.workloads._resnet import ResNet50
 
+    device = place.device
     torch.manual_seed(seed)
     dtype = config.dtype if config.dtype != "auto" else ("fp32" if device == "cpu" else "fp16")
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]

@@ -49,7 +49,7 @@ def _run(request: dict[str, object], send: Send) -> None:
     device = devices.choose(str(request["device"]), inventory)
     send({"event": "device", "device": asdict(device), "problems": list(inventory.problems)})
     send({"event": "phase", "phase": "build", "steps": 0})
-    program = workload.build(settings.config, device.torch_name, settings.plan.seed)
+    program = workload.build(settings.config, _spec.Place(device=device.torch_name), settings.plan.seed)
     measurement = torch_profiler.collect(
         program.step,
         last_value=program.last_value,

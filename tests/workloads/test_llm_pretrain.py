@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads.llm_pretrain import Config, llm_pretrain, matmul_parameters, parameters, step_flops
 
 SMALL = Config(
@@ -52,7 +53,7 @@ def test_sizes_that_do_not_fit_are_refused(change: dict[str, object], message: s
 def test_the_loss_falls_from_that_of_guessing() -> None:
     pytest.importorskip("torch")
     config = replace(SMALL, tokens=32, batch=8, accumulate=2, learning_rate=0.01)
-    program = llm_pretrain.build(config, "cpu", 0)
+    program = llm_pretrain.build(config, Place(), 0)
 
     program.step()
     first = program.last_value()
@@ -68,7 +69,7 @@ def test_equal_seeds_give_equal_losses_and_recomputation_changes_nothing() -> No
     pytest.importorskip("torch")
     losses = []
     for config, seed in ((SMALL, 1), (SMALL, 1), (replace(SMALL, recompute=True), 1), (SMALL, 2)):
-        program = llm_pretrain.build(config, "cpu", seed)
+        program = llm_pretrain.build(config, Place(), seed)
         program.step()
         program.step()
         losses.append(program.last_value())

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads.resnet50_infer import (
     MEAN_RGB,
     STD_RGB,
@@ -120,7 +121,7 @@ def test_a_step_walks_through_the_images_and_repeats_with_the_seed() -> None:
     pytest.importorskip("PIL")
     values = []
     for seed in (3, 3, 4):
-        program = resnet50_infer.build(SMALL, "cpu", seed)
+        program = resnet50_infer.build(SMALL, Place(), seed)
         for _ in range(3):
             program.step()
             values.append(program.last_value())
@@ -135,7 +136,7 @@ def test_a_step_walks_through_the_images_and_repeats_with_the_seed() -> None:
 def test_channels_last_and_bf16_run() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("PIL")
-    program = resnet50_infer.build(replace(SMALL, channels_last=True, dtype="bf16"), "cpu", 0)
+    program = resnet50_infer.build(replace(SMALL, channels_last=True, dtype="bf16"), Place(), 0)
 
     program.step()
 

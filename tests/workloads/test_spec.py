@@ -12,7 +12,7 @@ import pytest
 
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads._spec import Plan, Program, Workload, find_workload, load_workloads
+from ascend_perf.workloads._spec import Place, Plan, Program, Workload, find_workload, load_workloads
 
 ROOT = Path(__file__).parents[2]
 ALL = load_workloads()
@@ -31,7 +31,7 @@ class Config:
             raise ValueError(f"width must be 1 or more, got {self.width}")
 
 
-def build(config: object, device: str, seed: int) -> Program:
+def build(config: object, place: Place, seed: int) -> Program:
     raise NotImplementedError
 
 
