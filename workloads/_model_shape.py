@@ -88,3 +88,125 @@ class ModelShape:
     def moe_layers(self) -> int:
         """Layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def value_head_width(self) -> int:
+        """Width of a head of the values, which attention mixes."""
+        return self.value_width if self.attention == "mla" else self.key_width
+
+
+# What a shape weighs
+
+
+def attention_parameters(shape: ModelShape) -> int:
+    """Weights of the attention of one layer, its inner norms and biases included, the norm before it not."""
+    return _attention_matrices(shape) + _attention_vectors(shape)
+
+
+def mlp_parameters(shape: ModelShape, layer: int) -> int:
+    """Weights of the MLP, or of router and all experts, of one layer."""
+    if not has_experts(shape, layer):
+        return 3 * shape.width * shape.hidden
+    experts = (shape.experts + shape.shared_experts) * expert_parameters(shape)
+    return experts + shape.width * shape.experts
+
+
+def expert_parameters(shape: ModelShape) -> int:
+    """Weights of one expert: gate, up and down."""
+    return 3 * shape.width * shape.expert_hidden
+
+
+def layer_parameters(shape: ModelShape, layer: int) -> int:
+    """Weights of one layer with its two norms."""
+    return attention_parameters(shape) + mlp_parameters(shape, layer) + 2 * shape.width
+
+
+def embedding_parameters(shape: ModelShape) -> int:
+    """Weights of the embedding table. A tied output layer has no others."""
+    return shape.vocabulary * shape.width
+
+
+def output_parameters(shape: ModelShape) -> int:
+    """Weights of the output layer alone; 0 when it is the embedding table."""
+    return 0 if shape.tied else shape.vocabulary * shape.width
+
+
+def parameter_count(shape: ModelShape) -> int:
+    """All weights of the model, each once."""
+    layers = sum(layer_parameters(shape, layer) for layer in range(shape.layers))
+    return embedding_parameters(shape) + layers + shape.width + output_parameters(shape)
+
+
+def active_parameter_count(shape: ModelShape) -> int:
+    """Weights less the routed experts that a token does not pass. The embedding table counts whole, as in the figures
+    that Mixtral's and Qwen's authors publish; DeepSeek's leave it out."""
+    unused = shape.experts - shape.experts_per_token if shape.experts else 0
+    return parameter_count(shape) - shape.moe_layers * unused * expert_parameters(shape)
+
+
+def matmul_parameters(shape: ModelShape) -> int:
+    """Weights that one token is multiplied with: no embedding table (a look-up), norms or biases, of the routed experts
+    those it passes, and the output layer, also where that is the embedding table."""
+    total = shape.vocabulary * shape.width
+    for layer in range(shape.layers):
+        total += layer_matmul_parameters(shape, layer)
+    return total
+
+
+def layer_matmul_parameters(shape: ModelShape, layer: int) -> int:
+    """The part of `matmul_parameters` that lies in one layer."""
+    if not has_experts(shape, layer):
+        return _attention_matrices(shape) + 3 * shape.width * shape.hidden
+    passed = shape.experts_per_token + shape.shared_experts
+    return _attention_matrices(shape) + passed * expert_parameters(shape) + shape.width * shape.experts
+
+
+def has_experts(shape: ModelShape, layer: int) -> bool:
+    """Whether the layer (from 0) has routed experts in place of the dense MLP."""
+    return shape.experts > 0 and layer >= shape.dense_layers
+
+
+def _attention_matrices(shape: ModelShape) -> int:
+    width, heads = shape.width, shape.heads
+    out = heads * shape.value_head_width * width
+    if shape.attention == "gqa":
+        return width * (heads + 2 * shape.kv_heads) * shape.key_width + out
+    query = heads * shape.key_width
+    query = width * query if shape.q_rank is None else shape.q_rank * (width + query)
+    compressed = width * (shape.kv_rank + shape.rope_width)
+    return query + compressed + shape.kv_rank * heads * (shape.nope_width + shape.value_width) + out
+
+
+def _attention_vectors(shape: ModelShape) -> int:
+    if shape.attention == "mla":
+        return shape.kv_rank + (shape.q_rank or 0)
+    biases = (shape.heads + 2 * shape.kv_heads) * shape.key_width if shape.qkv_bias else 0
+    return biases + (2 * shape.key_width if shape.qk_norm else 0)
+
+
+# What a step works
+
+
+def forward_flops(shape: ModelShape, tokens: int, context: int, *, output_tokens: int | None = None) -> int:
+    """Work of one forward pass of one sequence: `tokens` new tokens, each looking at `context` keys.
+
+    A multiplication and an addition count two. The causal mask is not subtracted (PaLM's convention), norms, rotary
+    embedding, softmax and activations do not count. `output_tokens`: how many tokens get logits; None: all.
+    MLA is counted uncompressed: key and value of the new tokens only are expanded from the cache.
+    """
+    attention = 2 * shape.layers * shape.heads * (shape.key_width + shape.value_head_width) * tokens * context
+    output = shape.vocabulary * shape.width
+    with_output = tokens if output_tokens is None else output_tokens
+    return 2 * (matmul_parameters(shape) - output) * tokens + attention + 2 * output * with_output
+
+
+def train_flops(shape: ModelShape, tokens: int) -> int:
+    """Model work of forward and backward of one sequence: backward is two products for each of forward's."""
+    return 3 * forward_flops(shape, tokens, tokens)
+
+
+def cache_bytes_per_token(shape: ModelShape, bytes_per_value: int) -> int:
+    """Key-value cache of one token over all layers: G heads of key and value, or MLA's compressed ones."""
+    if shape.attention == "mla":
+        return shape.layers * (shape.kv_rank + shape.rope_width) * bytes_per_value
+    return 2 * shape.layers * shape.kv_heads * shape.key_width * bytes_per_value
