@@ -95,6 +95,7 @@ def link_peak(trace: Trace, transport: str | None, ranks: int) -> tuple[float, D
     if spec is None or figure is None or not figure.value:
         return None
     value = figure.value
-    if spec.id.startswith(_MESH) and (transport or "").upper() == "HCCS" and 1 < ranks <= MESH_LINKS:
+    is_mesh = all(part.startswith(_MESH) for part in spec.alike or (spec.id,))
+    if is_mesh and (transport or "").upper() == "HCCS" and 1 < ranks <= MESH_LINKS:
         value *= (ranks - 1) / MESH_LINKS
     return value, spec

@@ -268,7 +268,7 @@ def peer_waits(calls: Calls, mask: Bools | None = None) -> tuple[PeerWait, ...]:
         comm_tasks: kind, comm_op, start_ns, dur_ns, plane, src, dst, size_bytes.
     """
     tasks = calls.trace[COMM_TASKS]
-    call = _call_of(calls.rows, len(calls.trace[COMM_OPS]), tasks)
+    call = call_of(calls.rows, len(calls.trace[COMM_OPS]), tasks)
     starts, ends, peers = tasks.ints("start_ns"), tasks.ends_ns(), tasks.ints("dst")
     usable = (call >= 0) & (starts != NULL) & (ends != NULL) & (peers != tasks.ints("src"))
     usable &= (peers >= 0) & (peers < _PAIR)
@@ -403,7 +403,7 @@ def is_move(tasks: Table) -> Bools:
     return (moves & (tasks.ints("size_bytes") > 0)) | completes_rdma(tasks)
 
 
-def _call_of(rows: Ints, total: int, tasks: Table) -> Ints:
+def call_of(rows: Ints, total: int, tasks: Table) -> Ints:
     """Index into `rows` of the call of each sub-task, -1 for calls outside of the steps."""
     place = np.full(total + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))
@@ -415,7 +415,7 @@ def _call_of(rows: Ints, total: int, tasks: Table) -> Ints:
 def _from_tasks(trace: Trace, rows: Ints, busy: IntervalSet) -> tuple[Ints, Ints, Ints]:
     """Waiting, exposed waiting and data movement per call; unions per call in one pass over all calls."""
     table, tasks = trace[COMM_OPS], trace[COMM_TASKS]
-    call = _call_of(rows, len(table), tasks)
+    call = call_of(rows, len(table), tasks)
     starts, ends = tasks.ints("start_ns"), tasks.ends_ns()
     usable = (call >= 0) & (starts != NULL) & (ends != NULL)
     has_tasks = np.zeros(len(rows), bool)

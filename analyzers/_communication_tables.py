@@ -308,7 +308,7 @@ def packets_in_steps(calls: Calls) -> Table:
     if len(packets):
         return _with_figures(packets)
     tasks = calls.trace[COMM_TASKS]
-    moved = tasks.select(is_move(tasks) & tasks.text("transport").isin({"SDMA", "RDMA"}) & _crosses(tasks))
+    moved = tasks.select(is_move(tasks) & tasks.text("transport").isin({"SDMA", "RDMA"}) & crosses(tasks))
     inside = membership(calls.trace, moved, calls.windows) >= 0
     moved = moved.select(inside)
     packets = Table(
@@ -332,7 +332,7 @@ def _with_figures(packets: Table) -> Table:
     return packets if known.all() else packets.select(known)
 
 
-def _crosses(tasks: Table) -> Bools:
+def crosses(tasks: Table) -> Bools:
     """Transfers that leave the device."""
     crosses: Bools = ~tasks.text("link").equals("ON_CHIP") & (tasks.ints("src") != tasks.ints("dst"))
     return crosses
@@ -380,7 +380,7 @@ def _transports(calls: Calls) -> ResultTable:
         names, sizes, times = transfers.text("transport"), transfers.ints("size_bytes"), transfers.ints("time_ns")
     else:
         tasks = calls.trace[COMM_TASKS]
-        moved = tasks.select(is_move(tasks) & _crosses(tasks))
+        moved = tasks.select(is_move(tasks) & crosses(tasks))
         names, sizes, times = moved.text("link"), moved.ints("size_bytes"), moved.ints("dur_ns")
     codes = [code for code in np.unique(names.codes).tolist() if (total(sizes, names.codes == code) or 0) > 0]
     size = [total(sizes, names.codes == code) for code in codes]

@@ -28,12 +28,13 @@ from ascend_perf.analyzers._communication_traffic import algorithm, small_packet
 from ascend_perf.analyzers._delayed_transfers import exposed_by_delay
 from ascend_perf.analyzers._exposed import Explained, exposed
 from ascend_perf.analyzers._rules import finding
+from ascend_perf.analyzers._size_bandwidth import size_bandwidth
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._sync_batchnorm import sync_batch_norm
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.gains import NOTICEABLE_RATIO
 from ascend_perf.intervals import EMPTY, IntervalSet
-from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, Severity, Words
+from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Severity, Words
 from ascend_perf.model.table import NULL, Bools
 from ascend_perf.model.tables import COMM_OPS, KERNELS, STEPS
 from ascend_perf.model.trace import Trace
@@ -66,7 +67,7 @@ def communication(trace: Trace) -> Result:
         setting, verdict = algorithm(trace)
         return Result(
             findings=() if setting is None else (setting,),
-            tables=tables(calls, peer_waits(calls)),
+            tables=_tables(calls, peer_waits(calls)),
             judged=(*_not_judged(_CALLS_ONLY), verdict),
         )
     # Point-to-point waits of a pipeline are row L-01, which `ranks` reports for the whole job.
@@ -90,9 +91,14 @@ def communication(trace: Trace) -> Result:
     return Result(
         findings=tuple(findings),
         metrics=_metrics(calls, waits),
-        tables=tables(calls, waits),
+        tables=_tables(calls, waits),
         judged=tuple(judged),
     )
+
+
+def _tables(calls: Calls, waits: Sequence[PeerWait]) -> tuple[ResultTable, ...]:
+    sizes = size_bandwidth(calls)
+    return tables(calls, waits) if sizes is None else (*tables(calls, waits), sizes)
 
 
 _CALLS_ONLY: Final = Words(

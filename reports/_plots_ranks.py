@@ -36,8 +36,10 @@ SLOWEST_RATIO: Final = 0.5
 FLAT_RATIO: Final = 0.05
 """A row of the strip whose spread is below this share of the step does not get the full colour, as in the page."""
 
+SYMBOLS: Final = ("circle", "square", "triangle-up", "diamond", "triangle-down", "x")
+"""Marks of the scatter, in the order of the colours, as in the page."""
+
 _REST: Final = Words("Not told apart", "未区分")
-_SIZES: Final = Words("Size of the packets against bandwidth", "数据包大小与带宽")
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -167,36 +169,54 @@ def comm_groups(sheet: Sheet) -> go.Figure:
 
 
 def size_bandwidth(sheet: Sheet) -> go.Figure:
-    """Packets of one rank: size against bandwidth by transport, both logarithmic; the area of a mark is its time."""
+    """Collectives of one rank: message size against bus bandwidth, both logarithmic, by link and shape.
+
+    The area of a mark is its time. Dashed lines are the vendor peaks of the links, where the device table has them.
+    """
     import plotly.graph_objects as go
 
-    table = sheet.table("packets")
-    sizes = [positive(cell) for cell in cells(table, "packet_bytes")]
-    rates = [positive(cell) for cell in cells(table, "bytes_per_s")]
-    times, transports = numbers(table, "time_ns"), cells(table, "transport")
+    table = sheet.table("size-bandwidth")
+    sizes = [positive(cell) for cell in cells(table, "size_bytes")]
+    rates = [positive(cell) for cell in cells(table, "bus_bytes_per_s")]
+    peaks = [positive(cell) for cell in cells(table, "peak_bytes_per_s")]
+    times, ops, shares = numbers(table, "total_ns"), cells(table, "op"), numbers(table, "peak_ratio")
+    links = [sheet.word("chart.link_unknown") if link is None else label(str(link))
+             for link in cells(table, "transport")]  # fmt: skip
     rows = [row for row, (x, y) in enumerate(zip(sizes, rates, strict=True)) if x and y]
     if not rows:
-        raise NotInData("no packets whose size and rate are known")
+        raise NotInData("no collective whose size and rate are known")
     longest = max((times[row] or 0.0 for row in rows), default=0.0)
-    figure = sheet.blank(sheet.say(_SIZES))
-    for place, transport in enumerate(dict.fromkeys(transports[row] for row in rows)):
-        mine = [row for row in rows if transports[row] == transport]
+    figure = sheet.blank(sheet.word("chart.sizes"))
+    for place, link in enumerate(dict.fromkeys(links[row] for row in rows)):
+        mine = [row for row in rows if links[row] == link]
         figure.add_trace(
             go.Scatter(
-                x=[sizes[row] for row in mine], y=[rates[row] for row in mine], mode="markers",
-                name=label(str(transport)), text=quantities([times[row] for row in mine], "ns"),
-                customdata=[[format_quantity(sizes[row], "bytes"), format_quantity(rates[row], "bytes_per_s")]
-                            for row in mine],
-                hovertemplate="%{customdata[0]}, %{customdata[1]}<br>%{text}",
+                x=[sizes[row] for row in mine], y=[rates[row] for row in mine], mode="markers", name=link,
+                text=[label(str(ops[row] or "")) for row in mine],
+                customdata=[
+                    [format_quantity(sizes[row], "bytes"), format_quantity(rates[row], "bytes_per_s"),
+                     format_quantity(times[row], "ns"),
+                     "" if shares[row] is None else f", {format_quantity(shares[row], 'ratio')}"]
+                    for row in mine
+                ],
+                hovertemplate="%{text}<br>%{customdata[0]}, %{customdata[1]}%{customdata[3]}<br>%{customdata[2]}",
                 marker={
-                    "color": sheet.line(place), "opacity": 0.7,
+                    "color": sheet.line(place), "opacity": 0.7, "symbol": SYMBOLS[place % len(SYMBOLS)],
                     "size": [max(6.0, 36 * ((times[row] or 0.0) / longest) ** 0.5) if longest else 8.0 for row in mine],
                 },
             )
         )  # fmt: skip
+    ends = [min(sizes[row] or 1.0 for row in rows), max(sizes[row] or 1.0 for row in rows)]
+    for link, top in dict.fromkeys((links[row], peak) for row in rows if (peak := peaks[row]) is not None):
+        figure.add_trace(
+            go.Scatter(
+                x=ends, y=[top, top], mode="lines", line={"color": sheet.colour("text"), "dash": "dash", "width": 1.5},
+                name=sheet.word("chart.ceiling", link=link, rate=format_quantity(top, "bytes_per_s")),
+            )
+        )  # fmt: skip
     figure.update_layout(showlegend=True)
-    figure.update_xaxes(type="log", title=sheet.title_of(table, "packet_bytes") + " (B)", exponentformat="SI")
-    figure.update_yaxes(type="log", title=sheet.title_of(table, "bytes_per_s") + " (B/s)", exponentformat="SI")
+    figure.update_xaxes(type="log", title=f"{sheet.word('chart.size_axis')} (B)", exponentformat="SI")
+    figure.update_yaxes(type="log", title=f"{sheet.title_of(table, 'bus_bytes_per_s')} (B/s)", exponentformat="SI")
     return figure
 
 

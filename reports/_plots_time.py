@@ -20,6 +20,7 @@ from ascend_perf.reports._plots import (
 )
 from ascend_perf.reports.bars import Kind, bars
 from ascend_perf.reports.palette import shades
+from ascend_perf.reports.parts import path_kind
 from ascend_perf.reports.timelines import TIMELINE, coarser, is_timeline, ordered
 from ascend_perf.units import Unit, format_quantity
 
@@ -31,20 +32,6 @@ MAX_INTERVALS: Final = 5000
 
 MAX_COUNTERS: Final = 12
 """Counters that are drawn, those that vary most first."""
-
-PATH_KIND: Final[dict[str, Kind]] = {
-    "computing": "computing",
-    "collective wait": "wait",
-    "collective transfer": "transfer",
-    "collective, wait and transfer": "transfer",
-    "copy": "copy",
-    "launch delay": "idle",
-    "gap between queued tasks": "idle",
-    "after another stream": "idle",
-    "before the rank's step": "idle",
-    "idle, unknown": "idle",
-}
-"""What the parts of a critical path are; those of the host begin with that word."""
 
 INTERVAL_KIND: Final[dict[str, tuple[Kind, int]]] = {
     "compute": ("computing", 0),
@@ -114,12 +101,6 @@ def idle_causes(sheet: Sheet) -> go.Figure:
         )
     )  # fmt: skip
     return figure
-
-
-def path_kind(component: Cell) -> Kind:
-    """What a part of the critical path is about."""
-    text = str(component)
-    return PATH_KIND.get(text, "host" if text.startswith("host") else "other")
 
 
 def critical_path(sheet: Sheet, name: str = "critical-path") -> go.Figure:

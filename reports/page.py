@@ -21,6 +21,7 @@ from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.judged import judged_rows
 from ascend_perf.reports.overview import Overview, Row, Strip, overview
 from ascend_perf.reports.packed import packed
+from ascend_perf.reports.parts import kinds
 from ascend_perf.reports.payload import Payload, RankPages, finite
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
@@ -409,7 +410,7 @@ def _packed(
         "note": _pair(table.note),
         "rows": rows,
         "columns": columns,
-    }
+    } | ({} if (parts := kinds(table)) is None else {"kinds": [*parts[:rows]]})
 
 
 def _column(

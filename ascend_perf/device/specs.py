@@ -72,6 +72,8 @@ class DeviceSpec:
     cube_cores: int | None = None
     vector_cores: int | None = None
     frequency_hz: int | None = None
+    alike: tuple[str, ...] = ()
+    """Parts of the table that a derived device can be, by id."""
     note: str = ""
 
     def matrix_peak(self, dtype: str) -> float | None:
@@ -166,9 +168,11 @@ def _derived(device: Device) -> DeviceSpec | None:
         if device.memory_bytes is not None
         else _agreed([part.memory_bytes for part in _alike(device)]),
         memory_bytes_per_s=_agreed([part.memory_bytes_per_s for part in _alike(device)]),
+        links_bytes_per_s=_agreed_links(_alike(device)),
         cube_cores=device.cube_cores,
         vector_cores=device.vector_cores,
         frequency_hz=device.frequency_hz,
+        alike=tuple(part.id for part in _alike(device)),
         note=why,
     )
 
@@ -192,6 +196,13 @@ def _agreed(figures: Sequence[Figure]) -> Figure:
     if len(values) != 1 or None in values:
         return UNKNOWN
     return replace(figures[0], confidence="medium", note="equal on all parts with these cores and this frequency")
+
+
+def _agreed_links(parts: Sequence[DeviceSpec]) -> dict[str, Figure]:
+    """The links whose rate all parts share, by kind."""
+    kinds = dict.fromkeys(kind for part in parts for kind in part.links_bytes_per_s)
+    agreed = {kind: _agreed([part.links_bytes_per_s.get(kind, UNKNOWN) for part in parts]) for kind in kinds}
+    return {kind: figure for kind, figure in agreed.items() if figure.value is not None}
 
 
 def _ascend_bin(name: str | None) -> DeviceSpec | None:

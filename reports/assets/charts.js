@@ -73,6 +73,8 @@
     return ticks;
   }
 
+  AP.powers = powers;
+
   function niceTicks(low, high, wanted) {
     const raw = (high - low) / wanted;
     if (!(raw > 0)) return [low];

@@ -40,6 +40,7 @@
           tip: function (r, c) { return r + " → " + c; },
         }),
         linkMatrix(AP.table("link-matrix")),
+        AP.table("size-bandwidth") && AP.sizesView(AP.table("size-bandwidth")),
       ];
     },
     more: function () { return AP.table("training-series") ? AP.seriesView(AP.table("training-series")) : []; },
@@ -203,7 +204,10 @@
     const room = Math.max(1, OPEN_PARTS - charts.length);
     const open = tables.length === room + 1 ? tables.length : room;
     function view(t) {
-      return AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {});
+      return [
+        AP.compositionView(t),
+        AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {}),
+      ].filter(Boolean);
     }
     const shifting = mine.filter(function (t) { return !(merged && t.name === "steps") && t.name !== "step-bar"; });
     return h("section", { id: "section-" + section.key, class: "part", "data-section": section.key },

@@ -59,6 +59,8 @@ def test_every_chart_of_the_page_has_its_figures() -> None:
         "strip": {"rank-strip"},
         "counters": {"counters"},
         "timeline": {"timeline"},
+        "sizes": {"size-bandwidth"},
+        "composition": {"critical-path", "job-critical-path", "idle-causes"},
     }
     named = set(re.findall(r'"data-chart": "([\w-]+)"', "".join(p.read_text("utf-8") for p in ASSETS.glob("*.js"))))
     flames = {name for name in SECTION_OF_TABLE if name.startswith("flame-")}
@@ -169,8 +171,9 @@ def test_the_critical_path_is_coloured_by_what_it_is() -> None:
 
 def test_every_part_of_a_critical_path_has_a_kind() -> None:
     from ascend_perf.analyzers._path_elements import HOST, KINDS
+    from ascend_perf.reports.parts import path_kind
 
-    kinds = {kind.value: _plots_time.path_kind(kind.value) for kind in KINDS}
+    kinds = {kind.value: path_kind(kind.value) for kind in KINDS}
 
     assert [value for value, kind in kinds.items() if kind == "other"] == []
     assert {value for value, kind in kinds.items() if kind == "host"} == {kind.value for kind in HOST}
@@ -432,18 +435,27 @@ def test_groups_are_waiting_transfer_and_the_rest() -> None:
     assert (list(waits.x), list(moves.x), list(rest.x)) == ([7.0, None], [2.0, None], [1.0, 5.0])
 
 
-def test_packets_are_size_against_bandwidth_by_transport() -> None:
+def test_collectives_are_size_against_bandwidth_under_the_peak_of_their_link() -> None:
     units: dict[str, Unit] = {
-        "transport": "none", "packet_bytes": "bytes", "time_ns": "ns", "bytes_per_s": "bytes_per_s"
+        "op": "none", "transport": "none", "size_bytes": "bytes", "total_ns": "ns", "bus_bytes_per_s": "bytes_per_s",
+        "peak_bytes_per_s": "bytes_per_s", "peak_ratio": "ratio",
     }  # fmt: skip
-    rows: list[list[Cell]] = [["HCCS", 4096, 400, 1e9], ["RDMA", 8192, 100, 2e9], ["HCCS", 1 << 20, 100, 1.5e10],
-                              ["HCCS", 0, 5, 1e9], ["HCCS", 64, 5, None]]  # fmt: skip
+    rows: list[list[Cell]] = [
+        ["allReduce", "HCCS", 4096, 400, 1e9, 1.96e11, 0.005], ["send", "RDMA", 8192, 100, 2e9, None, None],
+        ["allGather", "HCCS", 1 << 20, 100, 9.8e10, 1.96e11, 0.5], ["send", None, 64, 400, 1e6, None, None],
+        ["send", "HCCS", 0, 5, 1e9, 1.96e11, None], ["send", "HCCS", 64, 5, None, 1.96e11, None],
+    ]  # fmt: skip
 
-    first, second = figures.figure(with_tables(table_of("packets", units, rows)), "size-bandwidth").data
+    figure = figures.figure(with_tables(table_of("size-bandwidth", units, rows)), "size-bandwidth")
 
-    assert (first.name, list(first.x), list(first.y)) == ("HCCS", [4096, 1 << 20], [1e9, 1.5e10])
-    assert (second.name, list(second.x)) == ("RDMA", [8192])
+    first, second, third, ceiling = figure.data
+    assert (first.name, list(first.x), list(first.y)) == ("HCCS", [4096, 1 << 20], [1e9, 9.8e10])
+    assert [(second.name, list(second.x)), third.name] == [("RDMA", [8192]), "link not in this data"]
     assert list(first.marker.size) == [36, 18]  # area by time: a quarter of it is half of the diameter
+    assert len({trace.marker.symbol for trace in (first, second, third)}) == 3
+    assert first.customdata[1][3].replace("\u2009", " ") == ", 50 %"
+    assert (list(ceiling.x), list(ceiling.y)) == ([64, 1 << 20], [1.96e11, 1.96e11])
+    assert ceiling.name == "HCCS: vendor peak 196 GB/s"
 
 
 def test_the_strip_shades_within_a_row_and_marks_what_stands_out() -> None:
