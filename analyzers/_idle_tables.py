@@ -17,6 +17,7 @@ from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import EXPORTED_APIS, HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
 from ascend_perf.model.trace import Trace
+from ascend_perf.units import format_quantity
 
 TOP_GAPS: Final = 20
 TOP_APIS: Final = 30
@@ -127,11 +128,15 @@ def launch_table(launches: Launches) -> ResultTable:
     )
     cuts = [quantiles(values) for _, values in rows]
     short = launches.device_ns < launches.cost_ns
+    known, every, below, early = (
+        format_quantity(number, "count")
+        for number in (len(launches), launches.total, int(short.sum()), launches.negative)
+    )
     note = Words(
-        f"{len(launches)} of {launches.total} device tasks have a known launch; {int(short.sum())} run shorter than "
-        f"their launch call; {launches.negative} seem to start before it ended (clocks), their delay counts as 0.",
-        f"{launches.total} 个设备任务中 {len(launches)} 个可关联下发；{int(short.sum())} 个任务比其下发调用还短；"
-        f"{launches.negative} 个看似早于下发结束（时钟误差），时延按 0 计。",
+        f"{known} of {every} device tasks have a known launch; {below} run shorter than their launch call; {early} "
+        "seem to start before it ended (clocks), their delay counts as 0.",
+        f"{every} 个设备任务中 {known} 个可关联下发；{below} 个任务比其下发调用还短；"
+        f"{early} 个看似早于下发结束（时钟误差），时延按 0 计。",
     )
     return result_table(
         "launch",

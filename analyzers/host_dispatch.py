@@ -170,14 +170,10 @@ def _free(
     main = causes[0]
     step, chief = span_words(span), _chief(idle, main)
     ending = ("", "") if chief is None else (chief.en, chief.zh)
-    beside = (
-        ("", "")
-        if not taken
-        else (
-            f" beside what {explained} {'explains' if len(taken) == 1 else 'explain'}",
-            f"（不含 {explained} 已解释的部分）",
-        )
-    )
+    beside, others = ("", ""), per_step(span, sum(taken.values()))
+    if taken:
+        who = f"the finding {explained} explains" if len(taken) == 1 else f"the findings {explained} explain"
+        beside = f", not counting {others} that {who}", f"（另有 {others} 空闲已由问题 {explained} 解释，未计入）"
     evidence = [
         Evidence(
             name=Words("idle time of the device, per step", "设备空闲（每步）"), value=total / max(1, span.steps),

@@ -13,6 +13,7 @@ from ascend_perf.model.table import Ints, Table
 from ascend_perf.model.tables import HOST_OPS
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import analyzer
+from ascend_perf.units import format_quantity
 
 TOP: Final = 200
 """Rows of the table."""
@@ -69,11 +70,7 @@ def host_operators(trace: Trace) -> Result:
             tuple((np.cumsum(own[order]) / busy_ns).tolist()) if busy_ns else (None,) * len(order),
             tuple(shapes[example[c]] for c in order.tolist()),
         ),
-        note=Words(
-            f"Self time of {len(ops)} calls on {len(threads)} thread(s) in {steps} step(s); "
-            "profiling itself lengthens host time.",
-            f"统计 {steps} 个 step、{len(threads)} 个线程上 {len(ops)} 次调用的自身耗时；采集本身会拉长 Host 耗时。",
-        ),
+        note=_note(len(ops), len(threads), steps),
     )
     metric = Metric(name="host_operator_time", value=busy_ns / steps, unit="ns", better="lower", rank=trace.meta.rank)
     return Result(tables=(table,), metrics=(metric,))
@@ -94,3 +91,12 @@ def self_times(ops: Table) -> Ints:
         child = np.flatnonzero(up >= 0)
         np.subtract.at(own, rows[up[child]], dur[rows[child]])
     return np.asarray(np.maximum(own, 0), np.int64)
+
+
+def _note(calls: int, threads: int, steps: int) -> Words:
+    many, on, over = (format_quantity(number, "count") for number in (calls, threads, steps))
+    return Words(
+        f"Self time of {many} {'call' if calls == 1 else 'calls'} on {on} {'thread' if threads == 1 else 'threads'} in "
+        f"{over} {'step' if steps == 1 else 'steps'}; profiling itself lengthens host time.",
+        f"统计 {over} 个 step、{on} 个线程上 {many} 次调用的自身耗时；采集本身会拉长 Host 耗时。",
+    )

@@ -27,6 +27,7 @@ from ascend_perf.model.tables import (
 )
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import NoData, analyzer
+from ascend_perf.units import format_quantity
 
 MAX_ROWS: Final = 60_000
 """Intervals and runs of the step that the table holds at most; packed into the page they take under 1 MB."""
@@ -313,9 +314,11 @@ def _brief(shapes: str) -> str | None:
 def _note(windows: StepWindows, at: int, runs: Runs, hidden: int) -> Words:
     step = windows.step_id(at)
     what = Words("the whole capture", "整个采集区间") if step is None else Words(f"step {step}", f" step {step}")
-    every, exact = int(runs.counts.sum()), int(np.count_nonzero(runs.counts == 1))
-    merged = len(runs) - exact
-    if merged:
+    alone = int(np.count_nonzero(runs.counts == 1))
+    every, exact, merged = (
+        format_quantity(number, "count") for number in (int(runs.counts.sum()), alone, len(runs) - alone)
+    )
+    if len(runs) > alone:
         en = f"Shows {what.en}: {exact} of {every} intervals as they are, the others as {merged} runs."
         zh = f"展示{what.zh}：{every} 个区间中 {exact} 个逐一展示，其余合并为 {merged} 段。"
     else:

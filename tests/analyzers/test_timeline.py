@@ -117,7 +117,7 @@ def test_short_neighbours_are_merged_until_the_rows_fit(make_trace: Make, monkey
     assert table.note is not None
     exact = sum(row[3] == 1 for row in rows)
     merged = len(rows) - exact
-    assert table.note.en == f"Shows step 1: {exact} of 1001 intervals as they are, the others as {merged} runs."
+    assert table.note.en == f"Shows step 1: {exact} of 1\u2009001 intervals as they are, the others as {merged} runs."
 
 
 def test_intervals_of_different_kinds_are_not_merged(make_trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
