@@ -1,14 +1,14 @@
 """Keys and values that a decoder keeps of the tokens it has seen: growing, of fixed size, or in blocks.
 
-The hook: attention calls `cache.extend(layer, *new_BGTD)` once per forward with what it keeps of its T new tokens, gets
-the same tensors back for all S tokens that may matter, and attends with `cache.mask_B1TS` and `cache.is_causal`. What is
-kept is attention's matter: rotated keys and values of G heads, or (mla) the compressed row and the rotary key of one.
+Attention calls `cache.update(layer, *new_BGTD)` with what it keeps of its T new tokens and gets the same tensors for
+all S tokens that may matter. What is kept is attention's matter: rotated keys and values of G heads, or (mla) the
+compressed row and the rotary key of one. Whoever calls the model says to the cache what comes (`begin...`, `view`) and
+gives the model the cache's `mask_B1TS` of what a new token may look at; None: itself and the new ones before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,21 +21,6 @@ Parts = tuple[tuple[int, int], ...]
 """Heads and width of each tensor that a layer keeps."""
 
 
-class Cache(Protocol):
-    """What attention sees of a cache."""
-
-    @property
-    def mask_B1TS(self) -> Tensor | None:
-        """True where a new token looks at a kept one; None: see `is_causal`."""
-
-    @property
-    def is_causal(self) -> bool:
-        """Without a mask: whether token t sees the first t + 1 only (the cache was empty), or each sees all."""
-
-    def extend(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
-        """Keep the new tokens of a layer; returns all that may be looked at."""
-
-
 def cache_parts(shape: ModelShape) -> Parts:
     """What a layer of that shape keeps of a token."""
     if shape.attention == "mla":
@@ -46,30 +31,29 @@ def cache_parts(shape: ModelShape) -> Parts:
 class DynamicCache:
     """Grows with each forward: its memory is what is needed, its shapes change from step to step."""
 
-    def __init__(self, is_real_BT: Tensor | None = None) -> None:
+    def __init__(self, device: torch.device | str, is_real_BT: Tensor | None = None) -> None:
         """`is_real_BT`: which tokens of the first forward are no padding; None: all."""
         self.mask_B1TS: Tensor | None = None
-        self.is_causal = True
-        self._is_real_BS = is_real_BT
+        self._device, self._is_real_BS = device, is_real_BT
         self._parts: dict[int, tuple[Tensor, ...]] = {}
         self._length = 0
 
     def begin(self, tokens: int) -> None:
         """Get ready for a forward of that many new tokens; with several, the cache must be empty."""
-        self._length += tokens
-        self.is_causal = self._length == tokens
-        if tokens > 1 and not self.is_causal:
+        before, self._length = self._length, self._length + tokens
+        if tokens > 1 and before:
             raise ValueError("a cache that holds tokens is extended by one at a time")
-        if self._is_real_BS is None:
+        if before == 0:
+            self.mask_B1TS = None if self._is_real_BS is None else _causal(self._is_real_BS)
             return
-        B, known = self._is_real_BS.shape
-        if known < self._length:
-            more_BT = self._is_real_BS.new_ones(B, self._length - known)
-            self._is_real_BS = torch.cat((self._is_real_BS, more_BT), dim=1)
-        self.mask_B1TS = _causal(self._is_real_BS, self._length - tokens, tokens)
+        if self._is_real_BS is None:
+            self.mask_B1TS = torch.ones(1, 1, 1, self._length, dtype=torch.bool, device=self._device)
+        else:
+            self._is_real_BS = torch.nn.functional.pad(self._is_real_BS, (0, tokens), value=True)
+            self.mask_B1TS = self._is_real_BS[:, None, None, :]
 
-    def extend(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
-        """See `Cache`."""
+    def update(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
+        """Keep the new tokens of a layer; returns all of it."""
         kept = self._parts.get(layer)
         every = new_BGTD if kept is None else tuple(map(_joined, kept, new_BGTD))
         self._parts[layer] = every
@@ -91,7 +75,6 @@ class StaticCache:
         self, parts: Parts, *, layers: int, batch: int, capacity: int, dtype: torch.dtype, device: torch.device | str
     ) -> None:
         self.mask_B1TS: Tensor | None = None
-        self.is_causal = True
         self.capacity = capacity
         self._layers = [
             tuple(torch.zeros(batch, heads, capacity, width, dtype=dtype, device=device) for heads, width in parts)
@@ -107,21 +90,21 @@ class StaticCache:
         if tokens > self.capacity:
             raise ValueError(f"{tokens} tokens do not fit into a cache of {self.capacity}")
         self._is_real_BS.fill_(True)
-        self._is_first, self.is_causal = True, True
+        self._is_first = True
         self._at_T = self._columns_S[:tokens]
         self.mask_B1TS = None
         if is_real_BT is not None:
             self._is_real_BS[:, :tokens] = is_real_BT
-            self.mask_B1TS = _causal(is_real_BT, 0, tokens)
+            self.mask_B1TS = _causal(is_real_BT)
 
     def begin_token(self, at_1: Tensor) -> None:
         """The next forward brings the token of column `at_1`, a tensor on the device: no shape depends on it."""
-        self._is_first, self.is_causal = False, False
+        self._is_first = False
         self._at_T = at_1
         self.mask_B1TS = (self._is_real_BS & (self._columns_S <= at_1))[:, None, None, :]
 
-    def extend(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
-        """See `Cache`. The first tokens look at themselves only: they come back as they are."""
+    def update(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
+        """Keep the new tokens. The first ones look at themselves only: they come back as they are."""
         kept = self._layers[layer]
         for kept_BGSD, part_BGTD in zip(kept, new_BGTD, strict=True):
             kept_BGSD.index_copy_(2, self._at_T, part_BGTD.to(kept_BGSD.dtype))
@@ -183,9 +166,7 @@ class PagedCache:
 
 
 class PagedView:
-    """The blocks of the sequences of one forward; see `Cache`."""
-
-    is_causal = False
+    """The blocks of the sequences of one forward."""
 
     def __init__(
         self, layers: Sequence[tuple[Tensor, ...]], slots_BS: Tensor, target_BT: Tensor, position_BT: Tensor,
@@ -195,7 +176,7 @@ class PagedView:
         self.mask_B1TS: Tensor | None = mask_B1TS
         self._layers, self._slots_BS, self._target_BT = layers, slots_BS, target_BT
 
-    def extend(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
+    def update(self, layer: int, *new_BGTD: Tensor) -> tuple[Tensor, ...]:
         """Write the new tokens into their slots and read the slots of each sequence."""
         every = []
         for kept_NGD, part_BGTD in zip(self._layers[layer], new_BGTD, strict=True):
@@ -205,12 +186,12 @@ class PagedView:
         return tuple(every)
 
 
-def _causal(is_real_BS: Tensor, before: int, tokens: int) -> Tensor:
-    """Which of S tokens the last T may look at: real ones up to themselves. Padding sees itself: no row is empty."""
-    columns_S = torch.arange(is_real_BS.shape[1], device=is_real_BS.device)
-    at_T1 = (before + torch.arange(tokens, device=is_real_BS.device))[:, None]
-    is_seen_BTS = is_real_BS[:, None, :] & (columns_S <= at_T1)
-    return (is_seen_BTS | (columns_S == at_T1))[:, None]
+def _causal(is_real_BT: Tensor) -> Tensor:
+    """Each token looks at the real ones up to itself, and at itself: the row of a padding is not empty."""
+    column_T = torch.arange(is_real_BT.shape[1], device=is_real_BT.device)
+    is_up_to_TT = column_T <= column_T[:, None]
+    is_self_TT = column_T == column_T[:, None]
+    return ((is_real_BT[:, None, :] & is_up_to_TT) | is_self_TT)[:, None]
 
 
 def _joined(kept_BGSD: Tensor, new_BGTD: Tensor) -> Tensor:
