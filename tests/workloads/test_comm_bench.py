@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ascend_perf.device.bus import bus_ratio
@@ -83,7 +85,11 @@ def measure(dtype: str, spoil: bool) -> tuple[float, list[dict[str, object]]]:
         from ascend_perf.workloads import _collectives
 
         gather = _collectives.all_gather_whole
-        _collectives.all_gather_whole = lambda whole_N, part_M: gather(whole_N, part_M + 1)
+
+        def spoilt(whole_N: Any, part_M: Any, group: Any = None) -> None:
+            gather(whole_N, part_M + 1, group)
+
+        _collectives.all_gather_whole = spoilt
     config = Config(min_bytes=64, max_bytes=1024, factor=4, iterations=2, dtype=dtype)  # type: ignore[arg-type]
     program = comm_bench.build(config, place, 0)
     program.step()
