@@ -26,7 +26,7 @@ from ascend_perf.reports.payload import Payload, RankPages, finite
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.sections import Placed, Section, section_of, sections
-from ascend_perf.reports.shown import chosen, drawn
+from ascend_perf.reports.shown import DETAILED, chosen, drawn
 from ascend_perf.reports.texts import Json, pair, safe
 from ascend_perf.reports.timelines import TIMELINE, coarser, ints, is_timeline, ordered, text
 from ascend_perf.reports.verdict import Tile, added, all_together, doubts, facts, gain, ranges, spread, tiles, verdict
@@ -34,19 +34,19 @@ from ascend_perf.reports.verdict import Tile, added, all_together, doubts, facts
 PAGE_SCHEMA: Final = 1
 """Version of the embedded document; private to the page."""
 
-BUDGET_BYTES: Final = 4_500_000
-"""Tables are thinned until their JSON fits: the file must stay under 6 MB with scripts and room to spare."""
+BUDGET_BYTES: Final = 5_500_000
+"""Tables are thinned until their JSON fits: the file must stay under 8 MB with scripts and room to spare."""
 
 ONE_RANK_BYTES: Final = 2_400_000
 """The same for a single rank, whose page stays under 3 MB."""
 
-TIMELINES: Final = 4
-"""Ranks whose timeline and flame graphs are embedded: those of the first findings, then the lowest."""
+TIMELINES: Final = DETAILED
+"""Ranks whose timeline and flame graphs are embedded: all that are shown in detail."""
 
 TIMELINE_BYTES: Final = 900_000
 """One timeline takes at most this; it is merged further until it does."""
 
-TIMELINES_BYTES: Final = 2_000_000
+TIMELINES_BYTES: Final = 3_200_000
 """All of them together."""
 
 SAFE_INTEGER: Final = 2**53 - 1

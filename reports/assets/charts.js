@@ -4,6 +4,7 @@
   const s = AP.s;
   const q = AP.format.quantity;
   const MOST_BARS = 16;
+  const MANY_BARS = 8; // where there are more ranks than that, which the strip of the job shows
 
   // ---- where the step goes -------------------------------------------------------------------------------------
 
@@ -52,14 +53,15 @@
     if (!all.length) return null;
     const sorted = all.slice().sort(function (a, b) { return b.total_ns - a.total_ns; });
     const outliers = sorted.filter(function (bar) { return bar.outlier; });
-    const shown = Array.from(new Set(outliers.concat(sorted))).slice(0, MOST_BARS).sort(function (a, b) { return b.total_ns - a.total_ns; });
+    const shown = Array.from(new Set(outliers.concat(sorted))).slice(0, all.length > MOST_BARS ? MANY_BARS : MOST_BARS).sort(function (a, b) { return b.total_ns - a.total_ns; });
     const scale = sorted[0].total_ns;
     const chosen = all.find(function (bar) { return bar.rank === AP.state.rank; }) || shown[0];
     const several = all.length > 1;
+    const seen = Math.max(all.length, AP.data.job && AP.data.job.strip ? AP.data.job.strip.ranks.length : 0);
     return h("section", { id: "where", class: "part" },
       h("h2", null, AP.t("ui.where")),
       h("div", { class: "bars" }, shown.map(function (bar) { return barView(bar, scale, several); })),
-      sorted.length > shown.length && h("p", { class: "note" }, AP.t("bar.more_ranks", { count: sorted.length - shown.length })),
+      seen > shown.length && h("p", { class: "note" }, AP.t("bar.more_ranks", { count: AP.format.significant(seen - shown.length, 12) })),
       h("p", { class: "note" }, several ? AP.t("bar.several") + " " : "", AP.t("bar.note")),
       several && h("h3", { class: "small" }, AP.rankName(chosen.rank)),
       legend(chosen));
@@ -81,11 +83,29 @@
     const power = Math.pow(10, Math.floor(Math.log10(raw)));
     const step = [1, 2, 5, 10].map(function (m) { return m * power; }).find(function (x) { return x >= raw; });
     const ticks = [];
-    for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-9; t += step) ticks.push(t);
+    for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-9; t += step) ticks.push(Math.abs(t) < step * 1e-9 ? 0 : t);
     return ticks;
   }
 
+  AP.niceTicks = niceTicks;
+
   // ---- roofline --------------------------------------------------------------------------------------------------
+
+  /** The words with which all of several texts begin. */
+  function sharedWords(texts) {
+    if (texts.length < 2) return "";
+    const words = texts.map(function (t) { return t.split(" "); });
+    let n = 0;
+    while (words.every(function (w) { return n < w.length - 1 && w[n] === words[0][n]; })) n++;
+    return words[0].slice(0, n).join(" ");
+  }
+
+  /** A kernel's name for a place of one line: without its type, namespaces and template arguments. */
+  function briefly(name) {
+    const plain = name.replace(/^void\s+/, "").replace(/\(anonymous namespace\)::/g, "").split(/[<(]/)[0];
+    const last = plain.split("::").pop() || name;
+    return last.length > 26 ? last.slice(0, 25) + "…" : last;
+  }
 
   AP.rooflineView = function (table, roofs) {
     const x = AP.column(table, "intensity_flops_per_byte");
@@ -125,11 +145,23 @@
       y0: Math.floor(Math.log10(Math.min.apply(null, ys)) - 0.1), y1: Math.log10(Math.max.apply(null, ys)) + 0.3,
     };
 
+    // What all roofs share is the device; it stands in the caption once.
+    const device = sharedWords(lines.map(function (l) { return l.label; }));
+    lines.forEach(function (l) { l.label = l.label.slice(device.length).trim(); });
+
     function draw(width) {
-      const height = Math.round(Math.max(280, Math.min(440, width * 0.5)));
-      const ylabel = function (p) { return q(Math.pow(10, p), y.unit === "none" ? "flops_per_s" : y.unit); };
+      const height = Math.round(Math.max(280, Math.min(460, width * 0.5)));
+      const ylabel = function (p) {
+        if (p >= 3 && p < 6) return AP.format.significant(Math.pow(10, p - 3)) + " kFLOPS";
+        return q(Math.pow(10, p), y.unit === "none" ? "flops_per_s" : y.unit);
+      };
       const widest = Math.max.apply(null, powers(range.y0, range.y1).map(function (p) { return ylabel(p).length; }));
-      const m = { l: 18 + widest * 6, r: 24, t: 12, b: 44 };
+      // Names of flat roofs stand beside the plot, where no mark lies; on a phone without their figures.
+      const isNarrow = width < 560;
+      const named = flat.map(function (l) { return { y: l.value, text: isNarrow ? l.label : l.label + " " + q(l.value, "flops_per_s"), whole: l.label + " " + q(l.value, "flops_per_s") }; })
+        .sort(function (a, b) { return b.y - a.y; });
+      const gutter = Math.max.apply(null, [0].concat(named.map(function (n) { return n.text.length * 6.1 + 10; })));
+      const m = { l: 18 + widest * 6, r: Math.max(24, Math.min(width * 0.3, gutter)), t: 12, b: 44 };
       const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.roofline") });
@@ -146,17 +178,29 @@
       root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.intensity")));
       flat.forEach(function (l) {
         const from = steep ? Math.max(Math.pow(10, range.x0), l.value / steep) : Math.pow(10, range.x0);
-        root.append(s("line", { class: "roof", x1: px(from), x2: width - m.r, y1: py(l.value), y2: py(l.value) }),
-          s("text", { class: "roof-label", x: width - m.r - 2, y: py(l.value) - 4, "text-anchor": "end" }, l.label + " " + q(l.value, "flops_per_s")));
+        root.append(s("line", { class: "roof", x1: px(from), x2: width - m.r, y1: py(l.value), y2: py(l.value) }));
       });
+      let free = 10;
+      named.forEach(function (n) {
+        const at = Math.max(free, py(n.y) + 4);
+        free = at + 13;
+        // A name that had to move is led to its roof.
+        if (at - py(n.y) - 4 > 1) root.append(s("path", { class: "leader", d: "M" + (width - m.r) + " " + py(n.y) + "L" + (width - m.r + 6) + " " + (at - 4) }));
+        root.append(s("text", { class: "roof-label", x: width - m.r + 8, y: at }, s("title", null, n.whole), n.text));
+      });
+      const taken = [];
       slopes.forEach(function (l, i) {
         const low = Math.max(Math.pow(10, range.x0), Math.pow(10, range.y0) / l.value);
         const high = Math.min(Math.pow(10, range.x1), (peak || Math.pow(10, range.y1)) / l.value);
         if (high <= low) return;
         const tilt = Math.atan2(py(high * l.value) - py(low * l.value), px(high) - px(low)) * 180 / Math.PI;
         const at = Math.pow(10, Math.log10(low) + (Math.log10(high) - Math.log10(low)) * (0.3 + 0.12 * (i % 3)));
+        const text = l.label + " " + q(l.value, "bytes_per_s"), long = text.length * 6.1, angle = tilt * Math.PI / 180;
+        // In the upper left of a slope there are no marks; the text ends before the plot does.
+        const x0 = Math.max(px(low), Math.min(px(at), px(high) - long * Math.cos(angle))), y0 = py(Math.pow(10, range.x0 + (x0 - m.l) / (width - m.l - m.r) * (range.x1 - range.x0)) * l.value) - 5;
+        for (let k = 0; k < long; k += 12) taken.push({ x: x0 + k * Math.cos(angle), y: y0 + k * Math.sin(angle) - 4, w: 12 });
         root.append(s("line", { class: "roof", x1: px(low), x2: px(high), y1: py(low * l.value), y2: py(high * l.value) }),
-          s("text", { class: "roof-label", transform: "translate(" + px(at) + " " + (py(at * l.value) - 5) + ") rotate(" + tilt + ")" }, l.label + " " + q(l.value, "bytes_per_s")));
+          s("text", { class: "roof-label", transform: "translate(" + x0 + " " + y0 + ") rotate(" + tilt + ")" }, text));
       });
       // Together the marks cover at most an eighth of the plot; one alone is never larger than 16 px.
       const area = (width - m.l - m.r) * (height - m.t - m.b) / 8;
@@ -169,22 +213,23 @@
         root.append(s("circle", { class: "kernel" + kind, cx: px(mark.x), cy: py(mark.y), r: radius, on: AP.tipped(lines) }));
       });
       // Names for the largest marks, where they do not sit on one another.
-      const taken = [];
       marks.slice(0, 8).forEach(function (mark) {
-        const text = String(mark.type || mark.name || "").slice(0, 28);
-        const w = text.length * 6.2;
-        let cx = px(mark.x) + 10;
-        if (cx + w > width - m.r) cx = px(mark.x) - 10 - w;
-        const box = { x: cx, y: py(mark.y), w: w };
-        const clash = taken.some(function (b) { return Math.abs(b.y - box.y) < 13 && b.x < box.x + box.w && box.x < b.x + b.w; });
-        if (clash || cx < m.l) return;
+        const text = briefly(String(mark.type || mark.name || ""));
+        const w = text.length * 6.2, cx = px(mark.x), cy = py(mark.y);
+        const box = [[cx + 12, cy], [cx - 12 - w, cy], [cx - w / 2, cy + 24], [cx - w / 2, cy - 22]]
+          .map(function (place) { return { x: place[0], y: place[1], w: w }; })
+          .find(function (b) {
+            if (b.x < m.l || b.x + w > width - m.r || b.y < m.t + 8 || b.y > height - m.b - 8) return false;
+            return !taken.some(function (t) { return Math.abs(t.y - b.y) < 13 && t.x < b.x + b.w && b.x < t.x + t.w; });
+          });
+        if (!box) return;
         taken.push(box);
-        root.append(s("text", { class: "mark-label", x: cx, y: box.y + 4 }, text));
+        root.append(s("text", { class: "mark-label", x: box.x, y: box.y + 4 }, text));
       });
       return root;
     }
     return h("figure", { class: "chart", "data-chart": "roofline" },
-      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + AP.t("chart.achieved") + AP.t("ui.comma") + AP.t("chart.coverage", { count: marks.length, time: q(total, "ns") }))),
+      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + (device ? device + AP.t("ui.comma") : "") + AP.t("chart.achieved") + AP.t("ui.comma") + AP.t("chart.coverage", { count: marks.length, time: q(total, "ns") }))),
       AP.sized(h("div", { class: "draw" }), draw));
   };
 
@@ -281,6 +326,8 @@
     return Array.from(new Set(keys)).sort(function (a, b) { return String(a).localeCompare(String(b), undefined, { numeric: true }); });
   }
 
+  const MOST_HEIGHT = 620; // px of the cells of a map
+  const MOST_EMPTY = 400; // cells of a map up to which empty ones are drawn
   const MOST_CELLS = 64;  // along an axis; more ranks are put together
 
   /** Neighbours put together where there are more keys than an axis shows: {keys, of: key -> place, label(place), each}. */
@@ -309,9 +356,10 @@
       found.push([r, c, v]);
     }
     const pick = function (at) { return sortedKeys(found.map(function (f) { return f[at]; })); };
-    // One axis for both: a rank stands at the same place in its row and in its column.
-    const both = options.square ? sortedKeys(pick(0).concat(pick(1))) : null;
-    const rows = binned(both || pick(0)), columns = binned(both || pick(1));
+    // One axis for both: a rank stands at the same place in its row and in its column. Where most ranks were not
+    // recorded, their rows would be empty: then only those that say something stand.
+    const own = pick(0), both = options.square ? sortedKeys(own.concat(pick(1))) : null;
+    const rows = binned(both && own.length > both.length / 2 ? both : own), columns = binned(both || pick(1));
     if (!found.length || rows.keys.length * columns.keys.length < 2) return null;
     const cells = {};
     found.forEach(function (f) {
@@ -338,15 +386,18 @@
     rowKeys.forEach(function (r) { columnKeys.forEach(function (c) { top = Math.max(top, value(r, c) || 0); }); });
     function draw(width) {
       const left = options.left || 64;
-      const size = Math.max(9, Math.min(options.cell || 64, (width - left - 8) / columnKeys.length));
-      const high = Math.max(9, Math.min(28, size));
+      // A map of many ranks stays within one screen.
+      const high = Math.max(9, Math.min(28, MOST_HEIGHT / rowKeys.length, (width - left - 8) / columnKeys.length));
+      const size = Math.max(9, Math.min(options.cell || 64, (width - left - 8) / columnKeys.length, rowKeys.length > 16 ? high * 2 : Infinity));
+      const sparse = rowKeys.length * columnKeys.length > MOST_EMPTY;
       const labelled = size >= 44;
       const tilted = options.slanted && columnKeys.some(function (c) { return options.column(c).length * (AP.state.lang === "zh" ? 11 : 6.2) > size - 8; });
       const head = tilted ? 96 : 22;
-      const root = s("svg", { width: Math.ceil(left + size * columnKeys.length + (tilted ? 80 : 8)), height: head + high * rowKeys.length + 4, role: "img", "aria-label": options.title });
-      const every = function (n, room) { return Math.max(1, Math.ceil(room / n)); };
       const longest = Math.max.apply(null, columnKeys.map(function (c) { return String(options.column ? options.column(c) : c).length; }));
+      const root = s("svg", { width: Math.ceil(left + size * columnKeys.length + (tilted ? 80 : Math.max(8, 3.4 * longest - size / 2))), height: head + high * rowKeys.length + 4, role: "img", "aria-label": options.title });
+      const every = function (n, room) { return Math.max(1, Math.ceil(room / n)); };
       const room = tilted ? 22 : Math.max(22, 6.5 * longest + 8);
+      if (sparse) root.append(s("rect", { class: "cells", x: left, y: head, width: size * columnKeys.length, height: high * rowKeys.length }));
       columnKeys.forEach(function (c, j) {
         if (j % every(size, room)) return;
         const cx = left + size * (j + 0.5);
@@ -358,6 +409,7 @@
         if (i % every(high, 12) === 0) root.append(s("text", { class: "tick", x: left - 6, y: head + high * (i + 0.5) + 4, "text-anchor": "end" }, options.name(r)));
         columnKeys.forEach(function (c, j) {
           const v = value(r, c);
+          if (v === null && sparse) return;
           const mark = options.marked && options.marked(r, c);
           const share = v === null ? null : (options.share ? options.share(r, c, v) : top ? v / top : 0);
           const lines = function () { return [options.tip(r, c), q(v, options.unitOf ? options.unitOf(c) : options.unit), mark ? AP.t("ui.outlier") : null]; };

@@ -46,7 +46,7 @@
 
     function draw(width) {
       const m = { l: Math.min(190, width * 0.34), r: 70, t: 6, b: 30 };
-      const above = strips.length * (STRIP + 4) + 8;
+      const above = strips.length * (STRIP + 4) + 8, letters = Math.min(30, Math.floor((m.l - 10) / 6.3));
       const height = m.t + above + list.length * (ROW + GAP) + m.b;
       const px = function (v) { return m.l + (v - x0) / (x1 - x0) * (width - m.l - m.r); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.w(table.title) });
@@ -65,7 +65,7 @@
         const low = Math.min(0, one.low), high = one.top > low ? one.top : low + 1;
         const py = function (v) { return top + ROW - (v - low) / (high - low) * (ROW - 3); };
         root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: top + ROW, y2: top + ROW }),
-          s("text", { class: "tick", x: m.l - 8, y: top + ROW / 2 + 4, "text-anchor": "end" }, one.name.length > 30 ? one.name.slice(0, 29) + "…" : one.name),
+          s("text", { class: "tick", x: m.l - 8, y: top + ROW / 2 + 4, "text-anchor": "end" }, one.name.length > letters ? [s("title", null, one.name), one.name.slice(0, letters - 1) + "…"] : one.name),
           s("text", { class: "tick", x: width - m.r + 6, y: top + 11 }, value(one, high)));
         if (low < 0) root.append(s("text", { class: "tick", x: width - m.r + 6, y: top + ROW }, value(one, low)));
         let band = "", line = "";
@@ -75,12 +75,14 @@
           line += (k ? "L" : "M") + x + " " + py(p.mean).toFixed(1);
         });
         for (let k = one.points.length - 1; k >= 0; k--) band += "L" + ((px(one.points[k].start) + px(one.points[k].end)) / 2).toFixed(1) + " " + py(one.points[k].least).toFixed(1);
-        root.append(s("path", { class: "range c1", d: band + "Z" }), s("path", { class: "line c1", d: line }));
+        root.append(s("path", { class: "range counter", d: band + "Z" }), s("path", { class: "line counter", d: line }));
       });
-      for (let i = 0; i <= 4; i++) {
-        const at = x0 + (x1 - x0) * i / 4;
-        root.append(s("text", { class: "tick", x: px(at), y: height - 12, "text-anchor": i ? i < 4 ? "middle" : "end" : "start" }, AP.format.offset(at)));
-      }
+      const scale = AP.format.scaleOf(Math.max(Math.abs(x0), Math.abs(x1)), "ns");
+      AP.niceTicks(x0 / scale[0], x1 / scale[0], Math.max(2, Math.min(8, (width - m.l - m.r) / 90))).forEach(function (t) {
+        const at = px(t * scale[0]);
+        root.prepend(s("line", { class: "grid", x1: at, x2: at, y1: m.t + above, y2: height - m.b + 4 }));
+        root.append(s("text", { class: "tick", x: at, y: height - 12, "text-anchor": "middle" }, AP.glued(AP.format.significant(t) + " " + scale[1])));
+      });
       const cross = s("line", { class: "cross", y1: m.t, y2: height - m.b, visibility: "hidden" });
       root.append(cross);
       root.addEventListener("pointermove", function (e) {

@@ -23,6 +23,11 @@
     return grouped(text);
   }
 
+  /** As many digits, zeros at the end too: cells of a column that say how exact they are. */
+  function rounded(value, digits) {
+    return grouped(value.toFixed(Math.max(0, Math.min(100, digits - 1 - Math.floor(Math.log10(Math.abs(value)))))));
+  }
+
   const TIME = [[1e10, 1e9, "s"], [1e6, 1e6, "ms"], [1e3, 1e3, "us"], [1, 1, "ns"]];
   const SCALES = {
     bytes: [[1073741824, "GiB"], [1048576, "MiB"], [1024, "KiB"], [1, "B"]],
@@ -114,10 +119,10 @@
       return { unit: "", figures: plain > 0, text: function (v) { return other(v) || String(v); } };
     }
     if (unit === "ratio") {
-      return { unit: "%", figures: figures, text: function (v) { return other(v) || percent(v); } };
+      return { unit: "%", figures: figures, text: function (v) { return other(v) || (v === 0 || Math.abs(v) >= 0.1 ? percent(v) : rounded(v * 100, 2)); } };
     }
     if (unit === "count") {
-      return { unit: "", figures: figures, text: function (v) { return other(v) || significant(v, 12); } };
+      return { unit: "", figures: figures, text: function (v) { return other(v) || significant(v, Number.isInteger(v) ? 12 : 4); } };
     }
     if (unit === "none" || !unit) {
       // Ids are read, not summed: no thousands marks.
@@ -140,7 +145,7 @@
         const scaled = v / scale[0];
         // A figure that the column's decimals would squash keeps two digits of its own.
         if (scaled !== 0 && Math.abs(scaled) < 0.001) return quantity(v, unit);
-        if (scaled !== 0 && places > 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return significant(scaled, 2);
+        if (scaled !== 0 && places > 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return rounded(scaled, 2);
         return grouped(scaled.toFixed(places));
       },
     };

@@ -81,7 +81,8 @@
       t.share !== null ? h("div", { class: "gauge", role: "img", "aria-label": [AP.w(t.label) + AP.t("ui.colon") + AP.format.quantity(t.share, "ratio"), range, state].filter(Boolean).join("; ") },
         t.healthy && h("span", { class: "healthy", style: { left: t.healthy[0] * 100 + "%", width: (t.healthy[1] - t.healthy[0]) * 100 + "%" } }),
         h("span", { class: "level", style: { width: (t.share * 100).toFixed(1) + "%" } })) : null,
-      h("div", { class: "tile-note" }, AP.w(t.note)),
+      // A range in brackets stays on one line.
+      h("div", { class: "tile-note" }, AP.w(t.note).replace(/[（(][^（()）]{1,24}[)）]/g, function (range) { return range.replace(/ /g, "\u00a0"); })),
       h("p", { class: "off" }, AP.w(t.hint)));
   }
 

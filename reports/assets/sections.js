@@ -150,23 +150,33 @@
   }
   AP.standing = standing;
 
+  /** What a profile lacks, in words of ours where a reason names tables; the head of the box says the rest already. */
+  function lack(reason) {
+    const tables = (Array.isArray(reason) ? reason[0] : String(reason)).replace(/^not in this data: /i, "").split(", ");
+    if (tables.every(function (t) { return AP.has("needed." + t); })) return tables.map(function (t) { return AP.t("needed." + t); }).join(AP.t("ui.comma"));
+    return AP.w(reason).replace(/^(not in this data: |数据中没有[：\s]?)/i, "");
+  }
+
   function reasons(section) {
     if (!section.reasons.length) return null;
     const failed = section.reasons.some(function (r) { return r.status === "failed"; });
     const chosen = section.reasons.every(function (r) { return r.status === "left_out"; });
-    const seen = {};
+    // What is missing comes first and once, then which analyzers it keeps from judging, and on which ranks.
+    const seen = new Map();
     section.reasons.forEach(function (r) {
-      // The head of the box says "not in this data" already.
-      const lacks = AP.w(r.text).replace(r.status === "no_data" ? /^(not in this data: |数据中没有[：\s]?)/i : /^$/, "");
-      const text = r.analyzer && lacks !== r.analyzer ? r.analyzer + AP.t("ui.colon") + lacks : lacks;
-      seen[text] = (seen[text] || []).concat(r.ranks);
+      const text = r.status === "no_data" ? lack(r.text) : AP.w(r.text), key = text + "|" + r.ranks;
+      if (!seen.has(key)) seen.set(key, { text: text, names: [], ranks: [] });
+      const found = seen.get(key);
+      if (r.analyzer && found.names.indexOf(r.analyzer) < 0) found.names.push(r.analyzer);
+      found.ranks = found.ranks.concat(r.ranks);
     });
     return h("div", { class: "reason" + (failed ? " failed" : "") },
       h("strong", null, AP.t(failed ? "ui.failed" : chosen ? "ui.left_out" : "ui.not_in_data")),
-      h("ul", null, Object.keys(seen).map(function (text) {
-        const ranks = seen[text].filter(function (r) { return r !== null; });
-        const all = ranks.length === AP.data.ranks.length;
-        return h("li", null, text, ranks.length && !all ? h("span", { class: "muted" }, " (" + AP.t("ui.rank_n", { rank: AP.ranges(ranks) }) + ")") : null);
+      h("ul", null, Array.from(seen.values()).map(function (found) {
+        const ranks = Array.from(new Set(found.ranks.filter(function (r) { return r !== null; })));
+        const some = ranks.length && ranks.length < AP.data.ranks.length;
+        const notes = [found.names.join(AP.t("ui.comma")), some && AP.t("ui.rank_n", { rank: AP.ranges(ranks) })].filter(Boolean);
+        return h("li", null, found.text, notes.length ? h("span", { class: "muted" }, " · " + notes.join(" · ")) : null);
       })));
   }
 
@@ -186,6 +196,7 @@
 
   function cuts(section) {
     const cut = AP.data.cut.filter(function (c) { return c.section === section.key; });
+    if (cut.length === 1) return h("p", { class: "note" }, AP.w(cut[0].text));
     return cut.length ? h("ul", { class: "note" }, cut.slice(0, 20).map(function (c) { return h("li", null, AP.w(c.text)); })) : null;
   }
 
@@ -220,7 +231,7 @@
       charts,
       tables.slice(0, open).map(view),
       tables.length > open ? fold(section, tables.slice(open), view) : null,
-      section.standing === "clean" && !tables.length && !drawn ? h("p", { class: "muted" }, AP.t("ui.nothing_to_report")) : null,
+      section.standing === "clean" && !tables.length && !drawn ? h("p", { class: "muted" }, AP.t(section.reasons.length ? "ui.nothing_else" : "ui.nothing_to_report")) : null,
       cuts(section),
       section.key === "method" ? method() : null);
   };

@@ -29,6 +29,15 @@
     return [low, high];
   }
 
+  /** Round values between two, for an axis that may span a tenth or ten decades. */
+  function logTicks(low, high) {
+    if (high / low < 8) return AP.niceTicks(low, high, 4);
+    const from = Math.floor(Math.log10(low)), to = Math.ceil(Math.log10(high)), every = Math.ceil((to - from) / 5);
+    const ticks = [];
+    for (let p = from; p <= to; p += every) (to - from > 3 ? [1] : [1, 2, 5]).forEach(function (m) { ticks.push(m * Math.pow(10, p)); });
+    return ticks.filter(function (t) { return t >= low && t <= high; });
+  }
+
   function figureView(table, figure) {
     const list = linesOf(table, figure);
     const title = AP.column(table, figure);
@@ -44,13 +53,13 @@
       const px = function (v) { return m.l + (v - x[0]) / (x[1] - x[0]) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - y[0] + room) / (y[1] - y[0] + 2 * room) * (height - m.t - m.b); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.w(title.title) });
-      for (let i = 0; i <= 4; i++) {
-        const value = Math.pow(10, y[0] + (y[1] - y[0]) * i / 4);
+      logTicks(Math.pow(10, y[0] - room), Math.pow(10, y[1] + room)).forEach(function (value) {
         root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: py(value), y2: py(value) }),
           s("text", { class: "tick", x: m.l - 6, y: py(value) + 4, "text-anchor": "end" }, AP.format.significant(value, 3)));
-        const at = Math.round(x[0] + (x[1] - x[0]) * i / 4);
-        root.append(s("text", { class: "tick", x: px(at), y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(at)));
-      }
+      });
+      AP.niceTicks(x[0], x[1], Math.max(2, Math.min(8, (x[1] - x[0]), (width - m.l - m.r) / 70))).filter(Number.isInteger).forEach(function (at) {
+        root.append(s("text", { class: "tick", x: px(at), y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(at, 12)));
+      });
       root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.w(AP.column(table, "step").title)));
       list.forEach(function (l, i) {
         let d = "", before = -Infinity;

@@ -166,6 +166,7 @@
         pen.fillStyle = v("--panel");
         pen.fillRect(0, top, wide * columns, ROW);
         const late = [];
+        const said = [];
         for (let c = 0; c < columns; c++) {
           const to = Math.min(n, (c + 1) * each), i = speaker(r, c * each, to), value = r.row.ns[i];
           const x = left(c), w = left(c + 1) - x - (wide > 5 ? 1 : 0);
@@ -180,13 +181,18 @@
           pen.fillRect(x, top, w, ROW);
           pen.globalAlpha = 1;
           if (r.odd.has(i)) late.push(c);
-          if (wide >= TEXT) {
-            pen.fillStyle = ink(colour, 0.1 + 0.9 * share, v("--panel"), inks);
-            pen.textAlign = "center";
-            pen.fillText(q(value, "ns"), x + wide / 2, top + ROW / 2 + 1);
-          }
+          if (wide >= TEXT) said.push({ x: x + w / 2, text: q(value, "ns"), ink: ink(colour, 0.1 + 0.9 * share, v("--panel"), inks) });
         }
         if (r.row.kind === "wait") hatch(pen, 0, top, wide * columns, v("--page"));
+        said.forEach(function (one) {
+          const plate = r.row.kind === "wait" ? pen.measureText(one.text).width + 8 : 0;
+          // A figure over hatching stands on a ground of its own.
+          pen.fillStyle = v("--page");
+          if (plate) pen.fillRect(one.x - plate / 2, top + ROW / 2 - 8, plate, 16);
+          pen.fillStyle = plate ? v("--text") : one.ink;
+          pen.textAlign = "center";
+          pen.fillText(one.text, one.x, top + ROW / 2 + 1);
+        });
         late.forEach(function (c) { mark(pen, c * wide + Math.max(1, wide - (wide > 5 ? 1 : 0)) / 2, top, wide, v("--sev-critical"), v("--page")); });
       });
       axis(pen, v("--muted"), rows.length * (ROW + GAP), width);

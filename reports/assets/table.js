@@ -4,6 +4,7 @@
   const FIRST_ROWS = 12;
   const MOST_ROWS = 2000; // More rows than this in the document make the browser slow; searching narrows them down.
 
+  const MOST_BREAKABLE = 400;
   const LONG = 90; // Texts longer than this are cut to two lines; a click, Enter or the space bar shows all of them.
 
   function compare(a, b) {
@@ -74,6 +75,12 @@
     return lines.join("\n") + "\n";
   }
 
+  /** A long name that breaks where its words end; copied, it is as it was. */
+  function breakable(text) {
+    if (!text || text.length > MOST_BREAKABLE) return text;
+    return text.match(/[^_:;,<(/]+[_:;,<(/]*|[_:;,<(/]+/g).map(function (part, i) { return i ? [h("wbr"), part] : part; });
+  }
+
   /** A long text, two lines of it until it is asked for. It stays text that can be marked and copied. */
   function clamped(text) {
     function turn(e) {
@@ -82,7 +89,7 @@
       e.preventDefault();
       span.setAttribute("aria-expanded", span.classList.toggle("clamp") ? "false" : "true");
     }
-    const span = h("span", { class: "cut clamp", role: "button", tabindex: "0", "aria-expanded": "false", title: AP.t("ui.show_whole"), on: { click: turn, keydown: turn } }, text);
+    const span = h("span", { class: "cut clamp", role: "button", tabindex: "0", "aria-expanded": "false", title: AP.t("ui.show_whole"), on: { click: turn, keydown: turn } }, breakable(text));
     return span;
   }
 
@@ -138,6 +145,7 @@
     const named = table.name === "top-kernels" && columns.find(function (c) { return c.reader.name === "name"; });
     const kernels = named ? named.reader : null;
     const body = h("tbody");
+    const scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": AP.w(table.title) });
     const count = h("span", { class: "count", "aria-live": "polite" });
     const more = h("button", { class: "quiet more", type: "button" });
     const heads = columns.map(function (c) {
@@ -175,6 +183,7 @@
       const shown = Math.min(limit, order.length);
       count.textContent = shown < table.rows ? AP.t("ui.rows", { shown: shown, count: AP.format.significant(table.rows, 12) }) : "";
       more.hidden = order.length <= FIRST_ROWS;
+      scroll.classList.toggle("all", state.all && order.length > FIRST_ROWS);
       more.textContent = state.all ? AP.t("ui.fewer_rows") : AP.t("ui.all_rows", { count: AP.format.significant(Math.min(order.length, MOST_ROWS), 12) });
     }
 
@@ -186,7 +195,7 @@
       let content = c.style.text(value);
       if (!c.style.figures && content.length > 32) {
         props.class += " long";
-        if (content.length > LONG) content = clamped(content);
+        content = content.length > LONG ? clamped(content) : breakable(content);
       }
       if (bars[c.reader.name] && typeof value === "number") {
         const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
@@ -217,13 +226,13 @@
     }, AP.t("ui.copy_csv"));
     draw();
     const name = AP.w(table.title);
+    scroll.append(h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body));
     const figure = h("figure", { class: "table", "data-table": table.name },
       h("div", { class: "table-head" },
         h("h3", null, name, options.rank !== undefined ? h("span", { class: "of" }, " · " + AP.rankName(options.rank)) : null),
         h("div", { class: "tools" }, search, copy)),
       table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
-      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": name },
-        h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body)),
+      scroll,
       h("div", { class: "table-foot" }, count, more),
       absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + AP.t("ui.colon") + absent.map(function (c) { return AP.w(c.title); }).join(AP.t("ui.comma"))) : null);
     // Paper cannot be clicked: all rows within reason are there when printing.

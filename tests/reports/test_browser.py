@@ -319,8 +319,8 @@ def test_sixty_four_ranks_open_without_errors(page: Browser, tmp_path: Path) -> 
 
     page.open(path)
 
-    assert len(texts(page, ".bar-row")) == 16
-    assert "48 more ranks" in texts(page, "#where")[0]
+    assert len(texts(page, ".bar-row")) == 8
+    assert "56 more ranks" in texts(page, "#where")[0]
     assert len(texts(page, "#section-timeline .reason")) == 0
     page.size(390, 844, phone=True)
     page.settle()

@@ -106,7 +106,8 @@ def test_a_thousand_ranks_are_put_together(browser: Browser, tmp_path: Path) -> 
     waits = found["Who waits for whom, all ranks"]
     assert "16 ranks" in str(waits["title"])
     # 64 x 64 cells of 16 x 16 ranks; all wait for the one that holds rank 5, the last 16 ranks longest.
-    assert (waits["cells"], waits["filled"], waits["strong"]) == (64 * 64, 64, 1)
+        # Cells without a wait are not drawn: in a map of this size they would be 4032 boxes that say nothing.
+    assert (waits["cells"], waits["filled"], waits["strong"]) == (64, 64, 1)
     assert not any(one["labels"] for one in found.values())
 
 

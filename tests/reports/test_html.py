@@ -166,12 +166,12 @@ def test_many_ranks_stay_under_the_limit_and_say_what_is_left_out() -> None:
     shown = [0, 1, 2, 3, 4, 5, 6, 33]
     assert sorted({t["rank"] for t in document["tables"] if t["scope"] == "rank"}) == shown
     assert document["focus"] in shown
-    assert {t["rank"] for t in document["tables"] if t["name"] == "timeline"} == {0, 1, 5, 33}
+    assert sorted(t["rank"] for t in document["tables"] if t["name"] == "timeline") == shown
     others = [item for item in cut if "56 other ranks" in item["text"][0]]
     assert [item["section"] for item in others] == [
         "steps", "timeline", "operators", "mac", "dma", "communication", "host", "memory",
     ]  # fmt: skip
-    assert len(cut) == len(others) + 4  # timelines of half of the eight
+    assert cut == others  # each of the eight has all of its tables, its timeline too
     assert len(document["bars"]) == 64
 
 
