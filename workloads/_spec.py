@@ -396,6 +396,8 @@ def _checked(name: str, value: object, kind: object) -> Value:
     origin = get_origin(kind)
     if origin is Literal:
         allowed = get_args(kind)
+        if isinstance(value, bool) and {"on", "off"} <= set(allowed):
+            value = "on" if value else "off"  # YAML 1.1 reads both as truth values
         if value in allowed and type(value) in {type(item) for item in allowed}:
             return value  # type: ignore[return-value]  # literals are plain values
         known = [str(item) for item in allowed]
