@@ -8,9 +8,10 @@ are counted from what the projections give, so that a tensor-parallel cut of the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
@@ -38,8 +39,9 @@ class Cache(Protocol):
 
 
 Core = Callable[..., Tensor]
-"""`core(q_BHTD, k_BGTD, v_BGTD, *, mask_B1TS=None, scale=None) -> y_BHTD`: the products of attention and the softmax
-between them. No mask: causal. A mask is True where a token may look. Context parallelism puts its own here."""
+"""`core(q_BHTD, k_BGTD, v_BGTD, *, mask_B1TS=None, ends=None, scale=None) -> y_BHTD`: the products of attention and
+the softmax between them, as `Fused.attention` does. Without mask and ends it is causal. Context parallelism puts its
+own here."""
 
 
 class RMSNorm(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
@@ -77,9 +79,9 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not type-checked h
 
     def forward(
         self, x_BTW: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor, mask_B1TS: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | None = None, ends: Sequence[int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Mixed values."""
+        """Mixed values; the arguments are those of `Decoder.forward`."""
         q_BTHD, k_BTGD, v_BTGD = (self._heads(project(x_BTW)) for project in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q_BTHD, k_BTGD = self.q_norm(q_BTHD), self.k_norm(k_BTGD)
@@ -88,15 +90,18 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not type-checked h
         v_BGTD = v_BTGD.transpose(1, 2)
         if cache is not None:
             k_BGTD, v_BGTD = cache.update(self.layer, k_BGTD, v_BGTD)
-        if self.recompute_core and torch.is_grad_enabled():
-            y_BHTD = checkpoint(self.core, q_BHTD, k_BGTD, v_BGTD, mask_B1TS=mask_B1TS, use_reentrant=False)
-        else:
-            y_BHTD = self.core(q_BHTD, k_BGTD, v_BGTD, mask_B1TS=mask_B1TS)
+        core = recomputed(self.core) if self.recompute_core and torch.is_grad_enabled() else self.core
+        y_BHTD = core(q_BHTD, k_BGTD, v_BGTD, mask_B1TS=mask_B1TS, ends=ends)
         return self.out(y_BHTD.transpose(1, 2).flatten(2))
 
     def _heads(self, x_BTX: Tensor) -> Tensor:
         """Split the last axis into those heads that this rank holds."""
         return x_BTX.unflatten(-1, (-1, self.head_width))
+
+
+def recomputed(core: Core) -> Core:
+    """The same attention, run again in the backward pass instead of keeping what it saves."""
+    return functools.partial(checkpoint, core, use_reentrant=False)
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
@@ -137,7 +142,7 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
 
     def __init__(self, shape: ModelShape, *, layer: int, fused: Fused, recompute: Recompute = "none") -> None:
         super().__init__()
-        self.recompute = recompute
+        self.recompute, self.fused = recompute, fused
         self.attention_norm = RMSNorm(shape.width, shape.norm_epsilon, fused)
         self.attention = make_attention(shape, layer, fused, recompute == "selective")
         self.mlp_norm = RMSNorm(shape.width, shape.norm_epsilon, fused)
@@ -145,19 +150,26 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
 
     def forward(
         self, x_BTW: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor, mask_B1TS: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | None = None, ends: Sequence[int] | None = None,
     ) -> Tensor:  # fmt: skip
         """Tokens after the block."""
         # Here and not around the block: hooks of FSDP on the block must not run again.
         if self.recompute == "full" and torch.is_grad_enabled():
-            return checkpoint(self._pass, x_BTW, cos_B1TD, sin_B1TD, mask_B1TS, None, use_reentrant=False)
-        return self._pass(x_BTW, cos_B1TD, sin_B1TD, mask_B1TS, cache)
+            return checkpoint(self._pass, x_BTW, cos_B1TD, sin_B1TD, mask_B1TS, None, ends, use_reentrant=False)
+        return self._pass(x_BTW, cos_B1TD, sin_B1TD, mask_B1TS, cache, ends)
 
     def _pass(
-        self, x_BTW: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor, mask_B1TS: Tensor | None, cache: Cache | None
-    ) -> Tensor:
-        x_BTW = x_BTW + self.attention(self.attention_norm(x_BTW), cos_B1TD, sin_B1TD, mask_B1TS, cache)
-        return x_BTW + self.mlp(self.mlp_norm(x_BTW))
+        self, x_BTW: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor, mask_B1TS: Tensor | None, cache: Cache | None,
+        ends: Sequence[int] | None,
+    ) -> Tensor:  # fmt: skip
+        mixed_BTW = self.attention(self.attention_norm(x_BTW), cos_B1TD, sin_B1TD, mask_B1TS, cache, ends)
+        if self.fused.uses("add_rms_norm"):  # in inference: it has no gradient
+            norm = self.mlp_norm
+            normed_BTW, x_BTW = self.fused.add_rms_norm(mixed_BTW, x_BTW, norm.weight, norm.epsilon)
+        else:
+            x_BTW = x_BTW + mixed_BTW
+            normed_BTW = self.mlp_norm(x_BTW)
+        return x_BTW + self.mlp(normed_BTW)
 
 
 class Decoder(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
@@ -176,7 +188,7 @@ class Decoder(nn.Module):  # type: ignore[misc]  # torch is not type-checked her
         has_embedding: bool = True, has_output: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.shape = shape
+        self.shape, self.fused = shape, fused
         self.embedding = nn.Embedding(shape.vocabulary, shape.width) if has_embedding else None
         self.blocks = nn.ModuleDict({
             str(layer): Block(shape, layer=layer, fused=fused, recompute=recompute)
@@ -193,7 +205,8 @@ class Decoder(nn.Module):  # type: ignore[misc]  # torch is not type-checked her
 
     def forward(
         self, x: Tensor, *, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None,
-        mask_B1TS: Tensor | None = None, cache: Cache | None = None, logits_at_B: Tensor | None = None,
+        ends: Sequence[int] | None = None, mask_B1TS: Tensor | None = None, cache: Cache | None = None,
+        logits_at_B: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Logits for the token after each position, or the activations for the next stage.
 
@@ -202,16 +215,19 @@ class Decoder(nn.Module):  # type: ignore[misc]  # torch is not type-checked her
             positions_BT: place of each token in its own text, for the rotary embedding; None: 0, 1, 2 ...
             segments_BT: number of the text that each token belongs to, when several are packed into a row: a token
                 sees only earlier ones of its own text.
+            ends: given with segments, on the host, for the fused operator: where each text ends, counted over all rows.
             mask_B1TS: True where a token may look. Needed with a cache, whose keys are more than the tokens; else
                 None for causal attention.
             logits_at_B: the one position in each row whose logits are wanted; None: all.
         """
         cos_B1TD, sin_B1TD = self.rotary_tables(x.shape[1], positions_BT, x.device)
-        if segments_BT is not None:
+        if not self.fused.uses("attention"):
+            ends = None  # plain torch would make the mask again in every layer
+        if segments_BT is not None and ends is None:
             mask_B1TS = packed_mask(segments_BT)
         x_BTW = x if self.embedding is None else self.embedding(x)
         for block in self.blocks.values():
-            x_BTW = block(x_BTW, cos_B1TD, sin_B1TD, mask_B1TS, cache)
+            x_BTW = block(x_BTW, cos_B1TD, sin_B1TD, mask_B1TS, cache, ends)
         if self.output is None or self.norm is None:
             return x_BTW
         if logits_at_B is not None:
@@ -246,7 +262,8 @@ def materialise(
     """Give a model that was built on the meta device its weights, each drawn from the seed and its own full name.
 
     So every stage, every shard and every layout starts from the same values, whatever the device; of a sharded weight
-    (DTensor) only the rows of this rank are drawn. Matrices are normal with `INIT_STD`; norms are one, biases and buffers zero.
+    (DTensor) only the rows of this rank are drawn. Matrices are normal with `INIT_STD`; norms are one, biases and
+    buffers zero.
 
     Args:
         prefix: what comes before a parameter's name in the whole model, for a part of it.
