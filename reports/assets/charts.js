@@ -91,6 +91,16 @@
 
   // ---- roofline --------------------------------------------------------------------------------------------------
 
+  let ruler = null;
+  /** Width of a text of a drawing (11 px), in px. */
+  function textWidth(text) {
+    if (!ruler) {
+      ruler = document.createElement("canvas").getContext("2d");
+      ruler.font = "11px " + getComputedStyle(document.body).fontFamily;
+    }
+    return ruler.measureText(text).width;
+  }
+
   /** The words with which all of several texts begin. */
   function sharedWords(texts) {
     if (texts.length < 2) return "";
@@ -160,7 +170,7 @@
       const isNarrow = width < 560;
       const named = flat.map(function (l) { return { y: l.value, text: isNarrow ? l.label : l.label + " " + q(l.value, "flops_per_s"), whole: l.label + " " + q(l.value, "flops_per_s") }; })
         .sort(function (a, b) { return b.y - a.y; });
-      const gutter = Math.max.apply(null, [0].concat(named.map(function (n) { return n.text.length * 6.1 + 10; })));
+      const gutter = Math.max.apply(null, [0].concat(named.map(function (n) { return textWidth(n.text) + 12; })));
       const m = { l: 18 + widest * 6, r: Math.max(24, Math.min(width * 0.3, gutter)), t: 12, b: 44 };
       const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
@@ -195,7 +205,7 @@
         if (high <= low) return;
         const tilt = Math.atan2(py(high * l.value) - py(low * l.value), px(high) - px(low)) * 180 / Math.PI;
         const at = Math.pow(10, Math.log10(low) + (Math.log10(high) - Math.log10(low)) * (0.3 + 0.12 * (i % 3)));
-        const text = l.label + " " + q(l.value, "bytes_per_s"), long = text.length * 6.1, angle = tilt * Math.PI / 180;
+        const text = l.label + " " + q(l.value, "bytes_per_s"), long = textWidth(text) + 4, angle = tilt * Math.PI / 180;
         // In the upper left of a slope there are no marks; the text ends before the plot does.
         const x0 = Math.max(px(low), Math.min(px(at), px(high) - long * Math.cos(angle))), y0 = py(Math.pow(10, range.x0 + (x0 - m.l) / (width - m.l - m.r) * (range.x1 - range.x0)) * l.value) - 5;
         for (let k = 0; k < long; k += 12) taken.push({ x: x0 + k * Math.cos(angle), y: y0 + k * Math.sin(angle) - 4, w: 12 });
@@ -213,9 +223,11 @@
         root.append(s("circle", { class: "kernel" + kind, cx: px(mark.x), cy: py(mark.y), r: radius, on: AP.tipped(lines) }));
       });
       // Names for the largest marks, where they do not sit on one another.
-      marks.slice(0, 8).forEach(function (mark) {
+      const said = new Set();
+      marks.slice(0, 12).forEach(function (mark) {
         const text = briefly(String(mark.type || mark.name || ""));
-        const w = text.length * 6.2, cx = px(mark.x), cy = py(mark.y);
+        if (said.has(text)) return;
+        const w = textWidth(text) + 4, cx = px(mark.x), cy = py(mark.y);
         const box = [[cx + 12, cy], [cx - 12 - w, cy], [cx - w / 2, cy + 24], [cx - w / 2, cy - 22]]
           .map(function (place) { return { x: place[0], y: place[1], w: w }; })
           .find(function (b) {
@@ -223,6 +235,7 @@
             return !taken.some(function (t) { return Math.abs(t.y - b.y) < 13 && t.x < b.x + b.w && b.x < t.x + t.w; });
           });
         if (!box) return;
+        said.add(text);
         taken.push(box);
         root.append(s("text", { class: "mark-label", x: box.x, y: box.y + 4 }, text));
       });
