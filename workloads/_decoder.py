@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
@@ -256,9 +256,21 @@ def packed_mask(segments_BT: Tensor) -> Tensor:
     return same_BTT.tril().unsqueeze(1)
 
 
+class Cut(Protocol):
+    """Which part of a whole weight a module holds: the `index`-th of `count` equal pieces along `axis`."""
+
+    @property
+    def axis(self) -> int: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+
 def materialise(
-    model: nn.Module, *, seed: int, device: str | torch.device, dtype: torch.dtype = torch.float32, prefix: str = ""
-) -> None:
+    model: nn.Module, *, seed: int, device: str | torch.device, dtype: torch.dtype = torch.float32, prefix: str = "",
+    cuts: Mapping[str, Cut] | None = None,
+) -> None:  # fmt: skip
     """Give a model that was built on the meta device its weights, each drawn from the seed and its own full name.
 
     So every stage, every shard and every layout starts from the same values, whatever the device; of a sharded weight
@@ -267,6 +279,7 @@ def materialise(
 
     Args:
         prefix: what comes before a parameter's name in the whole model, for a part of it.
+        cuts: by name, weights of which the model holds a part only (tensor parallelism).
     """
     model.to_empty(device=device)
     model.to(dtype)
@@ -274,13 +287,13 @@ def materialise(
     if tie is not None:
         tie()
     for name, weight in model.named_parameters():
-        initialise(weight, prefix + name, seed)
+        initialise(weight, prefix + name, seed, (cuts or {}).get(name))
     for buffer in model.buffers():
         buffer.zero_()
 
 
 @torch.no_grad()
-def initialise(weight: Tensor, name: str, seed: int) -> None:
+def initialise(weight: Tensor, name: str, seed: int, cut: Cut | None = None) -> None:
     """Fill a weight, or this rank's part of it, with the values that belong to the seed and the name."""
     local, offsets = _local_part(weight)
     if name.endswith("bias"):
@@ -288,24 +301,25 @@ def initialise(weight: Tensor, name: str, seed: int) -> None:
     elif weight.dim() < 2:
         local.fill_(1.0)
     elif local.numel():
-        rows = slice(offsets[0], offsets[0] + local.shape[0])
-        local.copy_(_drawn(name, seed, tuple(weight.shape), rows)[
-            tuple(slice(None) if axis == 0 else slice(start, start + length)
-                  for axis, (start, length) in enumerate(zip(offsets, local.shape, strict=True)))
-        ])  # fmt: skip
+        size = list(weight.shape)
+        if cut is not None:
+            offsets[cut.axis] += cut.index * size[cut.axis]
+            size[cut.axis] *= cut.count
+        spans = [slice(start, start + length) for start, length in zip(offsets, local.shape, strict=True)]
+        local.copy_(_drawn(name, seed, size, spans[0])[(slice(None), *spans[1:])])
 
 
-def _local_part(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+def _local_part(weight: Tensor) -> tuple[Tensor, list[int]]:
     """Values of this rank, and where they start in the whole weight."""
     chunks = getattr(weight, "__create_chunk_list__", None)  # how torch.distributed.checkpoint asks a DTensor
     if chunks is None:
-        return weight, (0,) * weight.dim()
+        return weight, [0] * weight.dim()
     parts = chunks()
     local = weight.to_local()  # type: ignore[attr-defined]  # a DTensor
-    return local, tuple(parts[0].offsets) if parts else (0,) * weight.dim()
+    return local, list(parts[0].offsets) if parts else [0] * weight.dim()
 
 
-def _drawn(name: str, seed: int, size: tuple[int, ...], rows: slice) -> Tensor:
+def _drawn(name: str, seed: int, size: Sequence[int], rows: slice) -> Tensor:
     """Rows of a normal weight in fp32 on the CPU; equal for every way of asking."""
     block = max(1, _BLOCK_VALUES // math.prod(size[1:]))
     first, last = rows.start // block, (rows.stop - 1) // block
