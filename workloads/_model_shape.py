@@ -7,7 +7,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from ascend_perf.workloads._spec import at_least
 
@@ -210,3 +210,177 @@ def cache_bytes_per_token(shape: ModelShape, bytes_per_value: int) -> int:
     if shape.attention == "mla":
         return shape.layers * (shape.kv_rank + shape.rope_width) * bytes_per_value
     return 2 * shape.layers * shape.kv_heads * shape.key_width * bytes_per_value
+
+
+# What a training step holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """How a training step holds its tensors: what decides the bytes of activations beside the shape.
+
+    Autocast over fp32 weights is `value_bytes=2, residual_bytes=4`; all in one type has both alike.
+    """
+
+    batch: int
+    tokens: int
+    """Of a sequence on this rank: context parallelism divides it."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    value_bytes: int = 4
+    """Of a value that products take and give."""
+    residual_bytes: int = 4
+    """Of a value of the stream to which layers add."""
+    fused: bool = False
+    """RMSNorm and SwiGLU as one operator each (an NPU; CUDA's RMSNorm), not in the parts that a CPU saves."""
+    tensor_ranks: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def autocast(self) -> bool:
+        """Products take another type than the stream has: each makes a copy of its input and of its weight."""
+        return self.value_bytes != self.residual_bytes
+
+
+def held_as(
+    *, batch: int, tokens: int, dtype: str, weights: str = "fp32", recompute: Literal["none", "selective", "full"],
+    fused: bool = False, tensor_ranks: int = 1, sequence_parallel: bool = False,
+) -> Held:  # fmt: skip
+    """`Held` by the words of the settings: `dtype` fp32, bf16 or fp16 of products, `weights` fp32 or bf16."""
+    return Held(
+        batch=batch, tokens=tokens, recompute=recompute, value_bytes=VALUE_BYTES[dtype],
+        residual_bytes=VALUE_BYTES[weights], fused=fused, tensor_ranks=tensor_ranks,
+        sequence_parallel=sequence_parallel,
+    )  # fmt: skip
+
+
+VALUE_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def layer_activation_bytes(shape: ModelShape, layer: int, held: Held) -> int:
+    """Bytes that one layer keeps for the backward pass, each storage once; see docs/formulas.md for the derivation."""
+    rows = held.batch * held.tokens
+    stream = shape.width // (held.tensor_ranks if held.sequence_parallel else 1)
+    if held.recompute == "full":
+        return rows * stream * held.residual_bytes
+    token = 2 * _norm_bytes(stream, held.residual_bytes, held)
+    token += _attention_bytes(shape, held) + _mlp_bytes(shape, layer, held)
+    copies = 0
+    if held.autocast:
+        copies += _weight_copies(shape, layer) * held.value_bytes // held.tensor_ranks
+    if held.value_bytes != 4:
+        copies += 4 * held.tokens * _rope_width(shape) * held.value_bytes  # cosine and sine, for queries and for keys
+    return rows * token + copies
+
+
+def _norm_bytes(values: int, value_bytes: int, held: Held) -> int:
+    """RMSNorm of one token: its input and 1 / root mean square; in parts the input and the normalised one in fp32."""
+    return values * (value_bytes if held.fused else 8) + 4
+
+
+def _rope_width(shape: ModelShape) -> int:
+    return shape.rope_width if shape.attention == "mla" else shape.key_width
+
+
+def _attention_bytes(shape: ModelShape, held: Held) -> int:
+    """Input of the products, q, k, v, result, and the logarithm of each softmax's sum (not with selective)."""
+    value, ranks = held.value_bytes, held.tensor_ranks
+    heads, groups = shape.heads // ranks, max(1, shape.kv_heads // ranks)
+    inputs = shape.width * value * (3 if held.autocast else 1)
+    sums = 0 if held.recompute == "selective" else heads * 4
+    if shape.attention == "mla":
+        return inputs + _latent_bytes(shape, held) + sums
+    width = shape.key_width
+    norms = 0
+    if shape.qk_norm:
+        norms = (heads + groups) * _norm_bytes(width, value, held)
+    return inputs + 2 * (heads + groups) * width * value + sums + norms
+
+
+def _latent_bytes(shape: ModelShape, held: Held) -> int:
+    """MLA beside its input: the compressed ones with their norms, q, k, v and the result."""
+    value, heads = held.value_bytes, shape.heads // held.tensor_ranks
+    products = heads * (2 * shape.key_width + 2 * shape.value_width)
+    norms = _norm_bytes(shape.kv_rank, value, held) + shape.kv_rank * value
+    if shape.q_rank is not None:
+        norms += _norm_bytes(shape.q_rank, value, held) + shape.q_rank * value
+    return products * value + norms
+
+
+def _mlp_bytes(shape: ModelShape, layer: int, held: Held) -> int:
+    """Input of gate and up, their results, silu(gate), and the product that down takes; of each expert passed."""
+    value = held.value_bytes
+    inputs = shape.width * value * (2 if held.autocast else 1)
+    per_hidden = (3 if held.fused else 4) * value
+    if not has_experts(shape, layer):
+        return inputs + per_hidden * shape.hidden // held.tensor_ranks
+    k, shared = shape.experts_per_token, shape.shared_experts
+    routed = k * (shape.width * value * 2 + per_hidden * shape.expert_hidden)
+    router = shape.experts * 4 + k * 12
+    return inputs + routed + router + per_hidden * shared * shape.expert_hidden // held.tensor_ranks
+
+
+def _weight_copies(shape: ModelShape, layer: int) -> int:
+    """Values of a layer's matrices, of which autocast keeps a copy in the type of the products."""
+    norms = 2 * shape.key_width if shape.qk_norm else 0
+    return _attention_matrices(shape) + mlp_parameters(shape, layer) + norms
+
+
+def ends_activation_bytes(shape: ModelShape, held: Held, *, embedding: bool = True, output: bool = True) -> int:
+    """Bytes kept outside the layers: the tokens' numbers, and last norm, output layer and loss.
+
+    Of the loss it is log-softmax in fp32 and the targets. While its backward runs, two more fp32 values per logit and
+    the logits themselves are there for a moment.
+    """
+    rows = held.batch * held.tokens
+    total = 8 * rows if embedding else 0
+    if held.value_bytes == 4 or held.recompute == "full":
+        total += 2 * held.tokens * _rope_width(shape) * 4  # cosine and sine, shared by all layers
+    if output:
+        norm = _norm_bytes(shape.width, held.residual_bytes, held)
+        vocabulary = shape.vocabulary // held.tensor_ranks
+        total += rows * (norm + shape.width * held.value_bytes + vocabulary * 4 + 8)
+        total += vocabulary * shape.width * held.value_bytes if held.autocast else 0
+    return total
+
+
+def memory_prediction(
+    shape: ModelShape, held: Held, *, weights: str = "fp32", parameters: int | None = None,
+    trained: int | None = None, shards: int = 1, layers: range | None = None, embedding: bool = True,
+    output: bool = True, in_flight: int = 1,
+) -> dict[str, int]:  # fmt: skip
+    """Bytes on one rank at the end of the forward pass, when most is held, by component. A model, not a measurement.
+
+    Args:
+        weights: fp32 or bf16, the type in which weights, gradients and both moments of AdamW are held.
+        parameters: weights on this rank; None: of `layers` with the ends that this rank has.
+        trained: how many of them are trained; None: all.
+        shards: ranks over which weights, gradients and moments are cut (FSDP).
+        layers: layers of this rank; None: all.
+        in_flight: micro-batches whose activations are held at once (a pipeline's stages).
+    """
+    chosen = range(shape.layers) if layers is None else layers
+    if parameters is None:
+        parameters = sum(layer_parameters(shape, layer) for layer in chosen)
+        parameters += embedding_parameters(shape) if embedding else 0
+        parameters += shape.width + output_parameters(shape) if output else 0
+        parameters += embedding_parameters(shape) if output and shape.tied and not embedding else 0
+    trained = parameters if trained is None else trained
+    value = VALUE_BYTES[weights]
+    activations = sum(layer_activation_bytes(shape, layer, held) for layer in chosen)
+    activations += ends_activation_bytes(shape, held, embedding=embedding, output=output)
+    return {
+        "weights": -(-parameters // shards) * value,
+        "gradients": -(-trained // shards) * value,
+        "optimizer": -(-trained // shards) * value * 2,
+        "activations": activations * in_flight,
+    }
+
+
+def recomputed_flops(shape: ModelShape, tokens: int, recompute: Literal["none", "selective", "full"]) -> int:
+    """Work that the backward pass does again in one sequence: all layers' forward, or the products of attention."""
+    attention = 2 * shape.layers * shape.heads * (shape.key_width + shape.value_head_width) * tokens * tokens
+    if recompute == "selective":
+        return attention
+    if recompute == "none":
+        return 0
+    return forward_flops(shape, tokens, tokens, output_tokens=0)
