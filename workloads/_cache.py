@@ -3,7 +3,7 @@
 Attention calls `cache.update(layer, *new_BGTD)` with what it keeps of its T new tokens and gets the same tensors for
 all S tokens that may matter. What is kept is attention's matter: rotated keys and values of G heads, or (mla) the
 compressed row and the rotary key of one. Whoever calls the model says to the cache what comes (`begin...`, `view`) and
-gives the model the cache's `mask_B1TS` of what a new token may look at; None: itself and the new ones before it.
+gives the model the cache's `mask_B1TS` of what a new token may look at; None: all up to itself.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def cache_parts(shape: ModelShape) -> Parts:
 class DynamicCache:
     """Grows with each forward: its memory is what is needed, its shapes change from step to step."""
 
-    def __init__(self, device: torch.device | str, is_real_BT: Tensor | None = None) -> None:
+    def __init__(self, is_real_BT: Tensor | None = None) -> None:
         """`is_real_BT`: which tokens of the first forward are no padding; None: all."""
         self.mask_B1TS: Tensor | None = None
-        self._device, self._is_real_BS = device, is_real_BT
+        self._is_real_BS = is_real_BT
         self._parts: dict[int, tuple[Tensor, ...]] = {}
         self._length = 0
 
@@ -46,9 +46,7 @@ class DynamicCache:
         if before == 0:
             self.mask_B1TS = None if self._is_real_BS is None else _causal(self._is_real_BS)
             return
-        if self._is_real_BS is None:
-            self.mask_B1TS = torch.ones(1, 1, 1, self._length, dtype=torch.bool, device=self._device)
-        else:
+        if self._is_real_BS is not None:
             self._is_real_BS = torch.nn.functional.pad(self._is_real_BS, (0, tokens), value=True)
             self.mask_B1TS = self._is_real_BS[:, None, None, :]
 
