@@ -175,10 +175,12 @@
       const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.roofline") });
-      powers(range.x0, range.x1).forEach(function (p) {
+      const crowded = (width - m.l - m.r) / (range.x1 - range.x0) < 46;
+      powers(range.x0, range.x1).forEach(function (p, i) {
         const at = px(Math.pow(10, p));
-        root.append(s("line", { class: "grid", x1: at, x2: at, y1: m.t, y2: height - m.b }),
-          s("text", { class: "tick", x: at, y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(Math.pow(10, p))));
+        root.append(s("line", { class: "grid", x1: at, x2: at, y1: m.t, y2: height - m.b }));
+        if (crowded && i % 2) return;
+        root.append(s("text", { class: "tick", x: at, y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(Math.pow(10, p))));
       });
       powers(range.y0, range.y1).forEach(function (p) {
         const at = py(Math.pow(10, p));
@@ -299,7 +301,8 @@
       });
       const scale = AP.format.scaleOf(Math.max(Math.abs(x0), Math.abs(x1)), "ns");
       niceTicks(x0 / scale[0], x1 / scale[0], width < 500 ? 4 : 8).forEach(function (t) {
-        root.append(s("text", { class: "tick", x: px(t * scale[0]), y: height - m.b + 16, "text-anchor": "middle" }, AP.format.significant(t) + " " + scale[1]));
+        const text = AP.format.significant(t) + " " + scale[1], half = textWidth(text) / 2, x = px(t * scale[0]);
+        root.append(s("text", { class: "tick", x: Math.min(x, width - half - 1), y: height - m.b + 16, "text-anchor": "middle" }, text));
       });
       root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.time")));
       list.forEach(function (l) {

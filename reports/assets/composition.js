@@ -50,7 +50,7 @@
     const whole = found.parts.reduce(function (sum, p) { return sum + p.ns; }, 0);
     const said = found.parts.slice(0, MOST_KEYS).map(function (p) { return p.name + " " + q(p.ns / whole, "ratio"); }).join("; ");
     return h("figure", { class: "chart composition", "data-chart": "composition" },
-      h("figcaption", null, AP.w(table.title), h("span", { class: "muted" }, " · " + AP.t("chart.composition", { time: q(whole, "ns"), count: found.parts.length }))),
+      h("figcaption", null, h("span", { class: "off" }, AP.w(table.title)), h("span", { class: "muted" }, AP.t("chart.composition", { time: q(whole, "ns"), count: found.parts.length }))),
       h("div", { class: "bar", role: "img", "aria-label": said }, found.parts.map(function (p) {
         const share = p.ns / whole;
         const lines = function () { return [p.name, q(p.ns, "ns") + " · " + q(share, "ratio"), AP.t("kind." + p.kind)]; };

@@ -215,10 +215,8 @@
     const room = Math.max(1, OPEN_PARTS - charts.length);
     const open = tables.length === room + 1 ? tables.length : room;
     function view(t) {
-      return [
-        AP.compositionView(t),
-        AP.tableView(shown(t), section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank), several && t.scope === "rank" ? { rank: t.rank } : {}),
-      ].filter(Boolean);
+      const id = section.key + "/" + t.name + "/" + (t.scope === "job" ? "job" : t.rank);
+      return AP.tableView(shown(t), id, Object.assign({ above: AP.compositionView(t) }, several && t.scope === "rank" ? { rank: t.rank } : {}));
     }
     const shifting = mine.filter(function (t) { return !(merged && t.name === "steps") && t.name !== "step-bar"; });
     return h("section", { id: "section-" + section.key, class: "part", "data-section": section.key },

@@ -128,7 +128,7 @@
     return column.codes ? column.codes.some(function (c) { return c >= 0; }) : column.data.some(function (v) { return v !== null && v !== undefined; });
   }
 
-  /** The element of an embedded table. `id` keeps its state; `onRow(row)` makes rows selectable. */
+  /** The element of an embedded table. `id` keeps its state; `onRow(row)` makes rows selectable; `above`, a drawing of the rows. */
   AP.tableView = function (table, id, options) {
     options = options || {};
     const state = AP.state.tables[id] || (AP.state.tables[id] = { sort: null, down: false, query: "", all: false });
@@ -232,6 +232,7 @@
         h("h3", null, name, options.rank !== undefined ? h("span", { class: "of" }, " · " + AP.rankName(options.rank)) : null),
         h("div", { class: "tools" }, search, copy)),
       table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
+      options.above,
       scroll,
       h("div", { class: "table-foot" }, count, more),
       absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + AP.t("ui.colon") + absent.map(function (c) { return AP.w(c.title); }).join(AP.t("ui.comma"))) : null);

@@ -152,8 +152,8 @@ def test_one_link_is_told_apart_by_group_in_chinese(browser: Browser, tmp_path: 
 
 
 BARS = """[...document.querySelectorAll('figure[data-chart="composition"]')].map(f => ({
-  next: f.nextElementSibling.dataset.table,
-  title: f.querySelector('figcaption').textContent.replace(/\\s/g, ' '),
+  table: f.closest('figure.table').dataset.table, next: f.nextElementSibling.className,
+  title: f.querySelector('figcaption .muted').textContent.replace(/\\s/g, ' '),
   parts: [...f.querySelectorAll('.piece')].map(p => [p.className, p.getBoundingClientRect().width, p.textContent]),
   keys: [...f.querySelectorAll('.key')].map(k => k.textContent.replace(/\\s/g, ' ')),
   said: f.querySelector('.bar').getAttribute('aria-label'), wide: f.querySelector('.bar').getBoundingClientRect().width,
@@ -179,9 +179,10 @@ def test_the_parts_of_the_critical_path_stand_above_their_table(browser: Browser
     ]  # fmt: skip
     widths = [part[1] for part in path["parts"]]
     assert widths == pytest.approx([(path["wide"] - 3) * share for share in (0.7, 0.15, 0.09, 0.06)], abs=0.5)
-    assert path["title"].startswith("critical-path title · 100 ms in 4 parts")
+    assert path["title"].startswith("100 ms in 4 parts")
     assert path["keys"] == ["Communication, wait 70 %", "Host 15 %", "Computing 15 %"]
-    assert (path["next"], idle["next"]) == ("critical-path", "idle-causes")
+    assert (path["table"], idle["table"]) == ("critical-path", "idle-causes")
+    assert path["next"] == idle["next"] == "scroll"
     assert "70" in path["said"]
     assert [part[0] for part in idle["parts"]] == ["piece k-idle s0", "piece k-idle s1"]
     assert [key[-4:] for key in idle["keys"]] == ["75 %", "25 %"]
