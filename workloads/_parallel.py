@@ -1,0 +1,420 @@
+"""A decoder spread over the ranks of a job, and one training step of it: what a layout (`_layout.py`) does.
+
+    parallelise: build the stages of this rank on no device -> cut over tensor, expert, context -> shard (FSDP2)
+                 -> draw the weights that are held here -> wrap (DDP)
+    a step:      forward_backward(micro-batches) -> clip_grad_norm_ -> the optimizer of the caller
+
+One process is the layout with one rank on each axis: the same code without any group. Weights are drawn by their full
+name, the loss is the sum over all tokens by their number, so every layout computes what one process does, up to the
+order of sums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.profiler import record_function
+
+from ascend_perf.workloads import _schedule
+from ascend_perf.workloads._context import cut_over_context_axis, own_tokens
+from ascend_perf.workloads._decoder import Decoder, materialise, packed_mask
+from ascend_perf.workloads._layout import Axes, Axis, Layout, stages_of
+from ascend_perf.workloads._pipeline import Channel, Pipeline, channels
+from ascend_perf.workloads._spec import Place
+from ascend_perf.workloads._tensor_parallel import (
+    Cut,
+    cut_over_tensor_axis,
+    needs_sum_over_tensor_axis,
+    vocabulary_loss,
+)
+from ascend_perf.workloads._text_data import IGNORED, Batch
+
+# B batch, T tokens, W width, V vocabulary, N tokens of all rows
+
+
+class MakePart(Protocol):
+    """How a part of the model is built; called under `torch.device("meta")`."""
+
+    def __call__(self, layers: range, has_embedding: bool, has_output: bool) -> Decoder: ...
+
+
+SummedLoss = Callable[[Tensor, Tensor], Tensor]
+"""`(logits_NV, targets_N) -> sum over the targets that are not IGNORED`."""
+
+
+@dataclass(kw_only=True)
+class Groups:
+    """Process groups of this rank by axis; an axis of one rank has none."""
+
+    axes: Axes
+    rank: int
+    by_axis: dict[Axis, dist.ProcessGroup] = field(default_factory=dict)
+    meshes: dict[Axis, Any] = field(default_factory=dict)
+    """One-dimensional DeviceMesh of the replica axis, as FSDP2 wants it."""
+    channels: dict[Channel, dist.ProcessGroup] = field(default_factory=dict)
+    peers: list[int] = field(default_factory=list)
+    """Ranks of this rank's pipeline."""
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Index along (pipeline, data, context, tensor)."""
+        return self.axes.place(self.rank)
+
+    def __getitem__(self, axis: Axis) -> dist.ProcessGroup | None:
+        return self.by_axis.get(axis)
+
+
+def make_groups(axes: Axes, layout: Layout, place: Place) -> Groups:
+    """Process groups of every axis with two or more ranks. All ranks call it together."""
+    groups = Groups(axes=axes, rank=place.rank)
+    if axes.world_size == 1:
+        return groups
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+    names: tuple[Axis, ...] = ("pipeline", "data", "context", "tensor")
+    mesh = init_device_mesh(
+        place.kind, (axes.pipeline, axes.data, axes.context, axes.tensor), mesh_dim_names=names
+    )  # fmt: skip
+    for name in names:
+        if getattr(axes, name) > 1:
+            groups.by_axis[name] = mesh[name].get_group()
+    both = axes.data > 1 and axes.context > 1
+    if both:
+        groups.by_axis["replica"] = _new_group(axes.groups("replica"), place.rank)
+    elif axes.replicas > 1:
+        groups.by_axis["replica"] = groups.by_axis["data" if axes.data > 1 else "context"]
+    if axes.expert > 1:
+        groups.by_axis["expert"] = _new_group(axes.groups("expert"), place.rank)
+        if axes.replicas > axes.expert:
+            groups.by_axis["expert replica"] = _new_group(axes.groups("expert replica"), place.rank)
+    if layout.data_parallel == "fsdp":
+        for axis in ("replica", "expert replica"):
+            group = groups.by_axis.get(axis)
+            if group is not None:
+                groups.meshes[axis] = DeviceMesh.from_group(group, place.kind)
+    if axes.pipeline > 1:
+        rows = axes.groups("pipeline")
+        groups.peers = next(row for row in rows if place.rank in row)
+        for channel in channels(layout.pipeline_stages_per_rank):
+            groups.channels[channel] = _new_group(rows, place.rank)
+    return groups
+
+
+def _new_group(rows: Iterable[list[int]], rank: int) -> dist.ProcessGroup:
+    """A group for each list of ranks, made by all ranks in the same order; this rank's."""
+    mine: dist.ProcessGroup | None = None
+    for row in rows:
+        group = dist.new_group(row)
+        if rank in row:
+            mine = group
+    assert mine is not None
+    return mine
+
+
+@dataclass(kw_only=True)
+class Parallel:
+    """This rank's part of a training job; made by `parallelise`."""
+
+    groups: Groups
+    model: nn.ModuleList
+    """Stages of this rank, under no wrapper: for the optimizer and for state."""
+    wrapped: list[Any]
+    """The same, as they are called: under DDP, or sharded by FSDP2."""
+    names: dict[str, nn.Parameter]
+    """Full name in the whole model -> what this rank holds of it."""
+    cuts: dict[str, Cut]
+    partial: list[nn.Parameter]
+    """Whole on every tensor rank, with a part of the gradient on each."""
+    is_sharded: bool
+    layout: Layout
+    loss_of: SummedLoss
+    autocast: torch.dtype | None
+    activation_dtype: torch.dtype
+    all_count: bool
+    device: torch.device
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the data this rank loads, of `data_ranks`."""
+        return self.groups.place[1]
+
+    @property
+    def data_ranks(self) -> int:
+        """Shares of the data."""
+        return self.groups.axes.data
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that speaks for the job."""
+        return self.groups.rank == 0
+
+    # One step
+
+    def forward_backward(self, batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+        """Mean loss per counted token over all micro-batches and data ranks, on every rank; gradients are added up.
+
+        Args:
+            loss_scale: gradients come out multiplied by it (fp16); the loss that is returned does not.
+        """
+        number = self._counted_tokens(batches)
+        # DDP and FSDP divide by the ranks they sum over.
+        weight = loss_scale * self.groups.axes.replicas / number
+        if self.groups.axes.pipeline > 1:
+            total = self._through_pipeline(batches, weight)
+        else:
+            total = self._through_model(batches, weight)
+        self._finish_gradients()
+        return self._over_job(total) / number
+
+    def _through_model(self, batches: Sequence[Batch], weight: Tensor | float) -> Tensor:
+        total = torch.zeros((), device=self.device)
+        (model,) = self.wrapped
+        for number, batch in enumerate(batches):
+            is_last = number == len(batches) - 1
+            with _no_sync(model, not is_last):
+                with record_function("forward"):
+                    loss = self._forward(model, batch, batch.tokens_BT, is_first=True, is_last=True)
+                with record_function("backward"):
+                    (loss * weight).backward()
+            total += loss.detach()
+        return total
+
+    def _through_pipeline(self, batches: Sequence[Batch], weight: Tensor | float) -> Tensor:
+        total = torch.zeros((), device=self.device)
+        axes, slots = self.groups.axes, len(self.wrapped)
+        rank = self.groups.place[0]
+        rows, tokens = batches[0].tokens_BT.shape
+        tokens //= axes.context * (axes.tensor if self.layout.sequence_parallel else 1)
+        pipeline = Pipeline(
+            rank=rank, ranks=axes.pipeline, slots=slots, peers=self.groups.peers, groups=self.groups.channels,
+            size=(rows, tokens, self.model[0].shape.width), dtype=self.activation_dtype, device=self.device,
+        )  # fmt: skip
+
+        def forward(slot: int, micro: int, x_BTW: Tensor | None) -> Tensor:
+            nonlocal total
+            is_last = pipeline.stage(slot) == axes.pipeline * slots - 1
+            x = batches[micro].tokens_BT if x_BTW is None else x_BTW
+            with record_function("forward"), _no_sync(self.wrapped[slot], True):
+                output = self._forward(self.wrapped[slot], batches[micro], x, is_first=x_BTW is None, is_last=is_last)
+            if is_last:
+                total += output.detach()
+            return output
+
+        def backward(slot: int, micro: int, output: Tensor, gradient: Tensor | None, is_last: bool) -> None:
+            with record_function("backward"), _synced_at_last(self.wrapped[slot], output, is_last):
+                if gradient is None:
+                    (output * weight).backward()
+                else:
+                    output.backward(gradient)
+
+        if slots > 1:
+            actions = _schedule.interleaved(rank, axes.pipeline, slots, len(batches))
+        else:
+            actions = _schedule.one_forward_one_backward(rank, axes.pipeline, len(batches))
+        pipeline.run(actions, forward, backward)
+        return total
+
+    def _forward(self, model: Any, batch: Batch, x: Tensor, *, is_first: bool, is_last: bool) -> Tensor:
+        """Activations, or the summed loss of this rank's tokens."""
+        context = self.groups["context"]
+        # The tables of the rotary embedding are for the tokens that attention sees, not for those of x.
+        positions_BT = batch.positions_BT
+        if positions_BT is None:
+            positions_BT = torch.arange(batch.tokens_BT.shape[1], device=self.device).unsqueeze(0)
+        mask_B1TS = None if batch.segments_BT is None else packed_mask(batch.segments_BT)
+        with torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            made = model(
+                own_tokens(x, context) if is_first else x,
+                positions_BT=own_tokens(positions_BT, context), mask_B1TS=mask_B1TS,
+            )  # fmt: skip
+            if not is_last:
+                return made
+            targets_N = own_tokens(batch.targets_BT, context).flatten()
+            tensor = self.groups["tensor"]
+            if tensor is None:
+                return self.loss_of(made.flatten(0, 1), targets_N)
+            return vocabulary_loss(made.flatten(0, 1), targets_N, tensor)
+
+    def _counted_tokens(self, batches: Sequence[Batch]) -> Tensor | int:
+        """Targets of all micro-batches and data ranks that count in the loss."""
+        if self.all_count:
+            return sum(batch.targets_BT.numel() for batch in batches) * self.data_ranks
+        number = torch.stack([(batch.targets_BT != IGNORED).sum() for batch in batches]).sum().float()
+        data = self.groups["data"]
+        if data is not None:
+            dist.all_reduce(number, group=data)
+        return number.clamp_(min=1)
+
+    def _over_job(self, total: Tensor) -> Tensor:
+        """Sum over the ranks of what the last stage of each data and context rank has, once."""
+        axes = self.groups.axes
+        if axes.world_size == 1:
+            return total
+        pipeline, _, _, tensor = self.groups.place
+        if pipeline < axes.pipeline - 1 or tensor > 0:
+            total = torch.zeros_like(total)
+        dist.all_reduce(total)
+        return total
+
+    # Gradients
+
+    def _finish_gradients(self) -> None:
+        """Sum over the tensor axis what each of its ranks has a part of: one message."""
+        tensor = self.groups["tensor"]
+        gradients = [_local(weight.grad) for weight in self.partial if weight.grad is not None]
+        if tensor is None or not gradients:
+            return
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, group=tensor)
+        torch._foreach_copy_(gradients, _like(flat, gradients))
+
+    def clip_grad_norm_(self, max_norm: float, *, loss_scale: float = 1.0) -> Tensor:
+        """Norm (order 2) of the whole model's gradient, the same on every rank, before it is clipped to `max_norm`.
+
+        Each rank sums the squares of what it holds, by the number of ranks that hold the same; one sum over the job
+        then counts every gradient once, whatever is cut, sharded or repeated. Gradients are divided by `loss_scale`
+        as well; the norm is not finite when any gradient is not.
+        """
+        by_copies: dict[int, list[Tensor]] = {}
+        for name, weight in self.names.items():
+            if weight.grad is not None:
+                by_copies.setdefault(self._copies(name), []).append(_local(weight.grad))
+        total = torch.zeros((), device=self.device)
+        for copies, gradients in by_copies.items():
+            norms = torch._foreach_norm(gradients)
+            total += torch.stack([norm.float() for norm in norms]).square().sum() / copies
+        if self.groups.axes.world_size > 1:
+            dist.all_reduce(total)
+        norm = total.sqrt() / loss_scale
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0) / loss_scale
+        for gradients in by_copies.values():
+            torch._foreach_mul_(gradients, factor)
+        return norm
+
+    def _copies(self, name: str) -> int:
+        """Ranks of the job that hold the same gradient values as this one for a weight."""
+        axes, cut = self.groups.axes, self.cuts.get(name)
+        replicas = 1 if self.is_sharded else axes.replicas
+        return replicas * (1 if cut is not None else axes.tensor)
+
+
+def parallelise(
+    make_part: MakePart, *, layout: Layout, axes: Axes, place: Place, layers: int, seed: int, loss: SummedLoss,
+    weights: torch.dtype = torch.float32, matmul: torch.dtype = torch.float32, all_count: bool = True,
+) -> Parallel:  # fmt: skip
+    """This rank's part of a model of `layers` layers, its weights drawn from the seed.
+
+    Args:
+        make_part: builds the stages.
+        axes: what `_layout.check` gave.
+        loss: used where the vocabulary is whole on a rank.
+        weights: type of the weights. Where `matmul` is narrower, the products run in that: by autocast, or with FSDP by
+            a mixed-precision policy (weights are gathered in `matmul`, gradients reduced in fp32).
+        all_count: no target is ever IGNORED; else the counted ones are summed over the data axis in each step.
+    """
+    device = torch.device(place.device)
+    groups = make_groups(axes, layout, place)
+    stages = stages_of(layout, layers)
+    numbers = range(groups.place[0], len(stages), axes.pipeline)
+    parts: list[Decoder] = []
+    cuts: dict[str, Cut] = {}
+    partial_names: list[str] = []
+    for number in numbers:
+        with torch.device("meta"):
+            part = make_part(stages[number], number == 0, number == len(stages) - 1).to(weights)
+        if (tensor := groups["tensor"]) is not None:
+            own = cut_over_tensor_axis(part, tensor, sequence_parallel=layout.sequence_parallel)
+            cuts |= own
+            partial_names += needs_sum_over_tensor_axis(part, own, sequence_parallel=layout.sequence_parallel)
+        if (context := groups["context"]) is not None:
+            cut_over_context_axis(part, context)
+        parts.append(part)
+    is_sharded = layout.data_parallel == "fsdp" and axes.replicas > 1
+    if is_sharded:
+        for part in parts:
+            _shard(part, groups, weights, matmul, keep=axes.pipeline > 1)
+    for part in parts:
+        materialise(part, seed=seed, device=device, dtype=weights, cuts=cuts)
+    names = {name: weight for part in parts for name, weight in part.named_parameters()}
+    wrapped: list[Any] = list(parts)
+    if axes.replicas > 1 and not is_sharded:
+        wrapped = [_ddp(part, groups) for part in parts]
+    narrow = matmul != weights
+    return Parallel(
+        groups=groups, model=nn.ModuleList(parts), wrapped=wrapped, names=names, cuts=cuts,
+        partial=[names[name] for name in partial_names], is_sharded=is_sharded, layout=layout, loss_of=loss,
+        autocast=matmul if narrow and not is_sharded else None,
+        activation_dtype=matmul if is_sharded else weights, all_count=all_count, device=device,
+    )  # fmt: skip
+
+
+def _shard(part: Decoder, groups: Groups, weights: torch.dtype, matmul: torch.dtype, *, keep: bool) -> None:
+    """FSDP2 over the replica axis: one unit for each block, one for embedding, norm and output together.
+
+    Args:
+        keep: blocks stay gathered from the first forward pass of a step to its last backward pass, as a pipeline needs:
+            else each micro-batch would gather them twice while others are under way.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the rotary tables stay fp32
+    if matmul != weights:
+        policy = MixedPrecisionPolicy(param_dtype=matmul, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    mesh = groups.meshes["replica"]
+    for block in part.blocks.values():
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not keep)
+    fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+def _ddp(part: Decoder, groups: Groups) -> nn.Module:
+    """DDP over the replica axis; weights are equal already, and no buffer is ever sent."""
+    import inspect
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # from torch 2.13
+    return DistributedDataParallel(
+        part, process_group=groups["replica"], gradient_as_bucket_view=True, init_sync=False, **{buffers: False}
+    )
+
+
+def _no_sync(model: Any, skip: bool) -> contextlib.AbstractContextManager[None]:
+    """DDP: leave gradients of this pass on the rank. FSDP reduces those of every micro-batch, so that they stay cut."""
+    return model.no_sync() if skip and hasattr(model, "no_sync") else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _synced_at_last(model: Any, output: Tensor, is_last: bool) -> Iterator[None]:
+    """Reduce gradients in the last backward pass of a pipeline stage only."""
+    if hasattr(model, "no_sync"):
+        if is_last:
+            # All forward passes ran under no_sync, which leaves this out; torch.distributed.pipelining does the same.
+            model.reducer.prepare_for_backward([output])
+            yield
+        else:
+            with model.no_sync():
+                yield
+        return
+    if hasattr(model, "set_is_last_backward"):
+        model.set_is_last_backward(is_last)
+        model.set_reshard_after_backward(is_last)
+        model.set_requires_gradient_sync(is_last)
+    yield
+
+
+def _local(x: Tensor) -> Tensor:
+    """The values that lie on this rank."""
+    to_local = getattr(x, "to_local", None)
+    return x if to_local is None else to_local()
+
+
+def _like(flat: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view_as(shape) for part, shape in zip(parts, shapes, strict=True)]
