@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Recompute = Literal["none", "selective", "full"]
 INIT_STD = 0.02
+_ZERO = ("bias", "lora_b")  # ends of names of weights that start at zero
 _BLOCK_VALUES = 1 << 22  # values of a weight that are drawn from one random stream, rounded to rows
 
 
@@ -295,8 +296,8 @@ def materialise(
 @torch.no_grad()
 def initialise(weight: Tensor, name: str, seed: int, cut: Cut | None = None) -> None:
     """Fill a weight, or this rank's part of it, with the values that belong to the seed and the name."""
-    local, offsets = _local_part(weight)
-    if name.endswith("bias"):
+    local, offsets = local_part(weight)
+    if name.endswith(_ZERO):
         local.zero_()
     elif weight.dim() < 2:
         local.fill_(1.0)
@@ -309,7 +310,7 @@ def initialise(weight: Tensor, name: str, seed: int, cut: Cut | None = None) -> 
         local.copy_(_drawn(name, seed, size, spans[0])[(slice(None), *spans[1:])])
 
 
-def _local_part(weight: Tensor) -> tuple[Tensor, list[int]]:
+def local_part(weight: Tensor) -> tuple[Tensor, list[int]]:
     """Values of this rank, and where they start in the whole weight."""
     chunks = getattr(weight, "__create_chunk_list__", None)  # how torch.distributed.checkpoint asks a DTensor
     if chunks is None:
@@ -331,15 +332,6 @@ def _drawn(name: str, seed: int, size: Sequence[int], rows: slice) -> Tensor:
         parts.append(part.normal_(std=INIT_STD, generator=random))
     whole = parts[0] if len(parts) == 1 else torch.cat(parts)
     return whole[rows.start - first * block : rows.stop - first * block]
-
-
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Parameters for an optimizer: matrices with weight decay, norms and biases without."""
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    return [
-        {"params": [weight for weight in trained if weight.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0},
-    ]
 
 
 def attentions(model: nn.Module) -> Iterator[nn.Module]:

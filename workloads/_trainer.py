@@ -1,0 +1,161 @@
+"""One optimizer step and what goes on from step to step: see `_training.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import record_function
+
+from ascend_perf.workloads import _checkpoints
+from ascend_perf.workloads._distributed_optimizer import Shares
+from ascend_perf.workloads._fused import Fused
+from ascend_perf.workloads._measured_memory import SavedTensors, local_bytes
+from ascend_perf.workloads._spec import Place
+from ascend_perf.workloads._text_data import Batches
+from ascend_perf.workloads._training import Training
+
+if TYPE_CHECKING:
+    from ascend_perf.workloads._parallel import Parallel
+
+BETAS: Final = (0.9, 0.95)
+
+
+class LossScale:
+    """Dynamic factor of the loss in fp16: small gradients stay above zero, and overflow is met by skipping the step.
+
+    Whether a step overflowed is read off the norm of all gradients, which is the same on every rank of every layout:
+    all skip together, without a collective of its own.
+    """
+
+    def __init__(self, start: float, steps: int) -> None:
+        self.value, self.steps = start, steps
+        self.good = 0
+        self.skipped = 0
+
+    def update(self, is_finite: bool) -> None:
+        """Halve after overflow, double after enough good steps one after the other."""
+        if not is_finite:
+            self.value, self.good, self.skipped = max(self.value / 2, 1.0), 0, self.skipped + 1
+            return
+        self.good += 1
+        if self.good >= self.steps:
+            self.value, self.good = min(self.value * 2, 2.0**32), 0
+
+
+class Trainer:
+    """State of a training: weights, optimizer, schedule, loss scale, place in the data.
+
+    Args:
+        scaled: products run in fp16, so the loss is scaled.
+    """
+
+    def __init__(
+        self, job: Parallel, training: Training, batches: Batches, *, place: Place, fused: Fused, scaled: bool
+    ) -> None:
+        self.job, self.training, self.batches, self.place, self.fused = job, training, batches, place, fused
+        self.scale = LossScale(training.loss_scale, training.loss_scale_steps) if scaled else None
+        trained = {name: weight for name, weight in job.names.items() if weight.requires_grad}
+        self.trained = list(trained.values())
+        replicas = job.groups["replica"]
+        self.shares = None
+        if training.distributed_optimizer and replicas is not None:
+            self.shares = Shares(self.trained, replicas)
+        self.owned = {
+            name: weight for name, weight in trained.items() if self.shares is None or self.shares.is_mine(weight)
+        }
+        self.optimizer = fused.adamw(
+            decay_groups(self.owned.values(), training.weight_decay), lr=training.learning_rate_at(0), betas=BETAS,
+            sharded=replicas is not None,
+        )  # fmt: skip
+        self.steps_done = 0
+        # Kept on the device: reading them in the step would make the host wait.
+        self.losses: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.scales: list[float] = []
+        self.rates: list[float] = []
+        self._memory: dict[str, int] = {}
+        if place.resume is not None:
+            _checkpoints.load(self, place.resume)
+
+    def step(self) -> None:
+        """One optimizer step over `accumulate` micro-batches of every data rank."""
+        if self._memory:
+            self._step()
+        else:
+            with SavedTensors() as saved:
+                self._step()
+            self._memory["activations"] = saved.peak_bytes
+        every = self.training.checkpoint_every
+        if every and self.place.checkpoints is not None and self.steps_done % every == 0:
+            self.save(self.place.checkpoints / f"step-{self.steps_done:06d}")
+
+    def _step(self) -> None:
+        with record_function("data::batch"):
+            there = [self.batches.batch_at(self.steps_done, micro) for micro in range(self.training.accumulate)]
+        with record_function("data::copy"):
+            batches = [batch.to(self.place.device) for batch in there]
+        scale = 1.0 if self.scale is None else self.scale.value
+        self.losses.append(self.job.forward_backward(batches, loss_scale=scale).detach())
+        with record_function("optimizer"):
+            self._update(scale)
+        self.steps_done += 1
+
+    def _update(self, scale: float) -> None:
+        rate = self.training.learning_rate_at(self.steps_done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.rates.append(rate)
+        norm = self.job.clip_grad_norm_(self.training.max_grad_norm, loss_scale=scale).detach()
+        self.norms.append(norm)
+        # In fp32 and bf16 the host does not look at the norm: it would wait for the device.
+        is_good = self.scale is None or bool(torch.isfinite(norm))
+        if is_good:
+            self.optimizer.step()
+            if self.shares is not None:
+                self.shares.exchange()
+        if self.scale is not None:
+            self.scales.append(scale)
+            self.scale.update(is_good)
+        if "gradients" not in self._memory:
+            self._memory["gradients"] = sum(local_bytes(weight.grad) for weight in self.trained)
+        self.fused.zero_grad(self.optimizer)
+        if self.shares is not None:  # the optimizer knows this rank's share only
+            for weight in self.trained:
+                weight.grad = None
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes on this rank, each storage once: weights and optimizer now, gradients and activations of a step."""
+        state = [value for kept in self.optimizer.state.values() for value in kept.values() if torch.is_tensor(value)]
+        return {
+            "weights": sum(map(local_bytes, self.job.names.values())),
+            "gradients": self._memory.get("gradients", 0),
+            "optimizer": sum(local_bytes(value) for value in state),
+            "activations": self._memory.get("activations", 0),
+        }
+
+    def series(self) -> Mapping[str, Sequence[float]]:
+        """Loss, norm of the gradients and learning rate of each step, in fp16 the loss scale as well."""
+        made = {
+            "loss": [float(loss) for loss in self.losses], "grad_norm": [float(norm) for norm in self.norms],
+            "learning_rate": self.rates,
+        }  # fmt: skip
+        return made if self.scale is None else {**made, "loss_scale": self.scales}
+
+    def save(self, folder: Path) -> None:
+        """Write the state into a folder, on all ranks together."""
+        with record_function("checkpoint"):
+            _checkpoints.save(self, folder)
+
+
+def decay_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters for an optimizer: matrices with weight decay, norms and biases without."""
+    weights = list(weights)
+    groups = [
+        {"params": [weight for weight in weights if weight.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [weight for weight in weights if weight.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
