@@ -11,7 +11,7 @@ from typing import Final
 
 from ascend_perf.reports.page import page
 from ascend_perf.reports.payload import Payload
-from ascend_perf.reports.texts import said, script_json
+from ascend_perf.reports.texts import safe, said, script_json
 from ascend_perf.reports.verdict import verdict
 
 SCRIPTS: Final = (
@@ -20,6 +20,9 @@ SCRIPTS: Final = (
     "job.js", "strip.js", "sections.js", "page.js",
 )  # fmt: skip
 """Modules of the page in the order in which they are run; each adds to the global `AP`."""
+
+MAX_TITLE: Final = 200
+"""Characters of the input's name in the title of the window, as in the page (`short`)."""
 
 
 def write_html(payload: Payload, path: Path) -> None:
@@ -46,7 +49,7 @@ def render(payload: Payload) -> str:
     lang = payload.lang
     return template.render(
         lang="zh-CN" if lang == "zh" else "en",
-        label=payload.label,
+        label=safe(payload.label, MAX_TITLE),
         lead=said(answer.lead, lang),
         main=said(answer.main, lang),
         findings=[said(finding.title, lang) for finding in payload.findings],

@@ -73,7 +73,7 @@ def _source(item: ReadSource, lang: Lang) -> Json:
     return {
         "path": safe(shown_path(source.path)),
         "rank": item.rank,
-        "format": source.format,
+        "format": safe(source.format),
         "rows": source.rows,
         "size_bytes": source.size_bytes,
         "dropped": [{"reason": safe(spoken(drop.reason, lang)), "count": drop.count} for drop in source.dropped],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +60,7 @@ def command(
     """
     from ascend_perf import pipeline
     from ascend_perf.cli import EXIT_BUG, ISSUES
+    from ascend_perf.reports.texts import safe
 
     folder = out or Path(f"{_name_of(paths[0])}-report")
     with spinner() as progress:
@@ -78,7 +80,7 @@ def command(
         )
     run = result.analysis.run
     for skipped in run.skipped:
-        click.echo(f"ascend-perf: not read: {skipped.path}: {skipped.problem}", err=True)
+        click.echo(f"ascend-perf: not read: {safe(skipped.path)}: {safe(skipped.problem or '')}", err=True)
     for notice in pipeline.notices(run):
         click.echo(f"ascend-perf: {notice}", err=True)
     if left_out := result.analysis.left_out:
@@ -107,7 +109,10 @@ def command(
 
 def _name_of(path: Path) -> str:
     """A folder name from the input's: the directory's own name, or the file's without its suffixes."""
+    from ascend_perf.reports.texts import safe
+
     name = path.resolve().name
     for suffix in (".gz", ".json", ".trace", ".pt", ".csv", ".db"):
         name = name.removesuffix(suffix)
-    return name or "profile"
+    # A name of ours is one that can be read: no control characters, nothing that turns the direction of writing.
+    return re.sub(r"[\ufffd\n\r\t]", "_", safe(name, 200)) or "profile"

@@ -66,6 +66,7 @@ def command(
     """
     from ascend_perf import pipeline
     from ascend_perf.reports.exports._exporter import Request
+    from ascend_perf.reports.texts import safe
 
     exporter = _exporter(name)
     view = _view(exporter, view)
@@ -93,7 +94,7 @@ def command(
         else:
             said = _written(exporter, request, target)
     for skipped in run.skipped:
-        click.echo(f"ascend-perf: not read: {skipped.path}: {skipped.problem}", err=True)
+        click.echo(f"ascend-perf: not read: {safe(skipped.path)}: {safe(skipped.problem or '')}", err=True)
     for notice in said:
         click.echo(f"ascend-perf: {notice}", err=True)
     if not to_stdout:

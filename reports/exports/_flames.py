@@ -10,6 +10,7 @@ from ascend_perf.analyzers.flame import VIEWS, View, views
 from ascend_perf.errors import InputError
 from ascend_perf.model.trace import Trace
 from ascend_perf.reports.exports._exporter import Request
+from ascend_perf.reports.texts import safe
 
 FLAME_VIEWS = VIEWS
 _BLANK = re.compile(r"\s+")
@@ -37,9 +38,14 @@ def flames(trace: Trace, names: tuple[str, ...]) -> list[View]:
     )
 
 
+def shown_name(name: str | None) -> str:
+    """A name as files show it: without control characters and marks of direction, of bounded length."""
+    return safe(name or "") or "?"
+
+
 def frame_name(name: str | None) -> str:
     """A name that is one frame of a folded stack: `;` separates frames and a blank ends them, so neither is in it."""
-    return _BLANK.sub(" ", (name or "").replace(";", ":")).strip() or "?"
+    return _BLANK.sub(" ", shown_name(name).replace(";", ":")).strip() or "?"
 
 
 def stacks(tree: Tree) -> Iterator[tuple[list[int], int]]:

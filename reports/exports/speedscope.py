@@ -11,7 +11,8 @@ from typing import BinaryIO, Final
 from ascend_perf import __version__
 from ascend_perf.analyzers.flame import View
 from ascend_perf.reports.exports._exporter import Exporter, Request
-from ascend_perf.reports.exports._flames import FLAME_VIEWS, flames, stacks, trace_of
+from ascend_perf.reports.exports._flames import FLAME_VIEWS, flames, shown_name, stacks, trace_of
+from ascend_perf.reports.texts import safe
 from ascend_perf.units import format_ns
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
@@ -33,7 +34,7 @@ def write_speedscope(request: Request, target: BinaryIO) -> tuple[str, ...]:
         "$schema": SCHEMA,
         "shared": {"frames": []},
         "profiles": [_profile(view, index) for view in made],
-        "name": trace.meta.label,
+        "name": safe(trace.meta.label),
         "activeProfileIndex": 0,
         "exporter": f"ascend-perf {__version__}",
     }
@@ -45,7 +46,7 @@ def write_speedscope(request: Request, target: BinaryIO) -> tuple[str, ...]:
 
 
 def _profile(view: View, index: dict[str, int]) -> dict[str, object]:
-    frames = [index.setdefault(name or "?", len(index)) for name in view.tree.name.to_list()]
+    frames = [index.setdefault(shown_name(name), len(index)) for name in view.tree.name.to_list()]
     samples, weights = [], []
     for rows, own_ns in stacks(view.tree):
         samples.append([frames[row] for row in rows])

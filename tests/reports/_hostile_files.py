@@ -26,14 +26,21 @@ _PLAIN: Final = re.compile(r"[-+.\d\s:;,eE]*|N/A|NaN|true|false", re.IGNORECASE)
 _FIXED: Final = frozenset({"ph", "cat", "bp", "s", "id", "ts", "dur", "level", "rank", "schemaVersion"})
 
 
+STEP: Final = "ProfilerStep#"
+
+
 def write(kind: str, folder: Path) -> Path:
-    """A profile of a kind of `tests.fuzz.seeds`, its texts made hostile."""
+    """A profile of a kind of `tests.fuzz.seeds`, its texts made hostile, those of metadata and steps too."""
     folder.mkdir()
     SEEDS[kind](folder)
     texts = itertools.cycle((*TEXTS * 5, LONG))
     for path in sorted(folder.rglob("*")):
-        if path.suffix == ".json" and path.stem not in ("profiler_metadata",) and "profiler_info" not in path.name:
-            path.write_text(json.dumps(_walked(json.loads(path.read_text("utf-8")), texts)), "utf-8")
+        if path.suffix == ".json":
+            document = _walked(json.loads(path.read_text("utf-8")), texts)
+            events = document.get("traceEvents") if isinstance(document, dict) else document
+            if isinstance(events, list) and events and "ph" in events[0]:
+                events += _strangers(events)
+            path.write_text(json.dumps(document), "utf-8")
         elif path.suffix == ".csv":
             _csv(path, texts)
         elif path.suffix == ".db":
@@ -41,14 +48,35 @@ def write(kind: str, folder: Path) -> Path:
     return folder
 
 
+def _strangers(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Processes and threads that no reader knows, named and labelled by each of the texts, and steps named so."""
+    at = next(event["ts"] for event in events if event.get("ph") == "X")
+    made: list[dict[str, Any]] = []
+    for number, text in enumerate((*TEXTS, LONG)):
+        pid = 90_000 + number
+        made += [
+            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": text}},
+            {"ph": "M", "name": "process_labels", "pid": pid, "tid": 0, "args": {"labels": text}},
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": 1, "args": {"name": text}},
+            {"ph": "M", "name": text, "pid": pid, "tid": 1, "args": {"name": text}},
+            {"ph": "X", "name": text, "cat": "user_annotation", "pid": pid, "tid": 1, "ts": at, "dur": 1,
+             "args": {text: text}},
+            {"ph": "X", "name": f"{STEP}{number + 50}{text}", "cat": "user_annotation", "pid": pid, "tid": 1,
+             "ts": at, "dur": 1},
+        ]  # fmt: skip
+    return made
+
+
 def _spoilt(text: str, texts: Iterator[str]) -> str:
-    return text if _PLAIN.fullmatch(text) or text.startswith("ProfilerStep") else text + next(texts)
+    return text if _PLAIN.fullmatch(text) or text.startswith(STEP) else text + next(texts)
 
 
 def _walked(node: Any, texts: Iterator[str], key: str = "") -> Any:
     if isinstance(node, dict):
         if node.get("ph") == "M":
-            return node
+            # What a process is, readers know by its name alone: the names of strangers are hostile.
+            args = {k: v if k == "name" else _walked(v, texts, k) for k, v in node.get("args", {}).items()}
+            return node | {"args": args}
         return {k: _walked(v, texts, k) for k, v in node.items()}
     if isinstance(node, list):
         return [_walked(item, texts, key) for item in node]
@@ -77,7 +105,5 @@ def _database(path: Path, texts: Iterator[str]) -> None:
                 found = base.execute(
                     f'SELECT rowid, "{column}" FROM "{table}" WHERE typeof("{column}") = \'text\''
                 ).fetchall()
-                if table.startswith("ENUM") or table in ("META_DATA",):
-                    continue
                 changed = [(_spoilt(text, texts), row) for row, text in found]
                 base.executemany(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', changed)
