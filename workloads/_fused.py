@@ -220,7 +220,7 @@ class Fused:
 
         if self._fits("swiglu"):
             both = gate if up is None else torch.cat((gate, up), dim=-1)
-            return self._npu.npu_swiglu(both, dim=-1)
+            return self._npu.npu_swiglu(both.contiguous(), dim=-1)
         return self._plain.swiglu(gate, up)
 
     def scaled_masked_softmax(self, x_BHTS: Tensor, masked: Tensor, scale: float) -> Tensor:
