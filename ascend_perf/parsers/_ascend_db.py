@@ -65,6 +65,15 @@ COPIES: Final = {
 """Fallbacks for files without the enumeration's table. Source: format reference, 3.4."""
 
 
+_NUMBERED: Final = frozenset(
+    {
+        "connectionId", "deviceId", "streamId", "taskId", "modelId", "planeId", "srcRank", "dstRank", "rankSize",
+        "blockDim", "blockNum", "mixBlockDim", "mixBlockNum", "sequenceNumber", "callchainId", "size", "count",
+    }
+)  # fmt: skip
+"""Columns of ids, counts and sizes, in which -1 and its 32 bits (`NO_RANK`) stand for "none"."""
+
+
 @dataclass
 class Database:
     """The tables of one database, and what the rest of the rank needs of it."""
@@ -140,7 +149,7 @@ class _Reader:
     def _ints(self, table: str, *names: str) -> dict[str, Ints]:
         columns = int_columns(self.connection, table, *names)
         self.result.rows += len(next(iter(columns.values())))
-        return columns
+        return {name: _known(values) if name in _NUMBERED else values for name, values in columns.items()}
 
     def _put(self, spec: TableSpec, columns: dict[str, Values]) -> None:
         self.result.tables[spec.name] = Table(spec, columns)
@@ -248,7 +257,7 @@ class _Reader:
                 "thread": api["globalTid"][rows] & 0xFFFFFFFF,
                 "input_shapes": shapes,
                 "input_dtypes": dtypes,
-                "sequence_number": np.where(api["sequenceNumber"][rows] < 0, NULL, api["sequenceNumber"][rows]),
+                "sequence_number": api["sequenceNumber"][rows],
                 "correlation": api["connectionId"][rows],
                 "stack": self._stacks(api["callchainId"][rows]),
             },
@@ -408,7 +417,7 @@ class _Reader:
                 "core": text(info["taskType"][rows]).relabel(CORES.get),
                 "stream": columns["streamId"][at],
                 "task_id": columns["taskId"][at],
-                "model_id": np.where(columns["modelId"][at] == NO_RANK, NULL, columns["modelId"][at]),
+                "model_id": columns["modelId"][at],
                 "block_num": info[block][rows],
                 "mix_block_num": info[mix][rows],
                 "op_state": text(info["opState"][rows]).compact(),
@@ -504,8 +513,8 @@ class _Reader:
                 "kind": named(self.strings.text(info["taskType"][rows]).compact()),
                 "comm_op": of,
                 "plane": info["planeId"][rows],
-                "src": _rank(info["srcRank"][rows]),
-                "dst": _rank(info["dstRank"][rows]),
+                "src": info["srcRank"][rows],
+                "dst": info["dstRank"][rows],
                 "transport": transport.relabel(enum_word),
                 "link": link.relabel(enum_word),
                 "size_bytes": info["size"][rows],
@@ -567,7 +576,7 @@ def _has_letters(text: Text) -> bool:
     return any(any(map(str.isalpha, value)) for value in text.values)
 
 
-def _rank(values: Ints) -> Ints:
+def _known(values: Ints) -> Ints:
     return np.where((values == NO_RANK) | (values < 0), NULL, values).astype(np.int64)
 
 

@@ -120,11 +120,11 @@ _UNKNOWN: Final = frozenset({"", "N/A", "NA"})
 
 
 def look_up(sorted_ids: Ints, wanted: Ints) -> Ints:
-    """Place of each wanted id in a sorted column, -1 where it is not there."""
+    """Place of each wanted id in a sorted column, -1 where it is not there; an unknown id is nowhere."""
     if not len(sorted_ids):
         return np.full(len(wanted), -1, np.int64)
     place = np.clip(np.searchsorted(sorted_ids, wanted), 0, len(sorted_ids) - 1)
-    return np.where(sorted_ids[place] == wanted, place, -1).astype(np.int64)
+    return np.where((sorted_ids[place] == wanted) & (wanted != NULL), place, -1).astype(np.int64)
 
 
 def first_rows(ids: Ints, wanted: Ints) -> Ints:

@@ -14,7 +14,7 @@ from ascend_perf.parsers._ascend_comm import DTYPE_BYTES
 from ascend_perf.parsers._python_frames import frame
 
 NO_RANK: Final = 4294967295
-"""Stands for "no rank" and "no model": -1 in 32 bits."""
+"""Stands for "no rank", "no model", "no plane" and the like: -1 in 32 bits."""
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,17})$")
 _DIRECTIONS: Final = (

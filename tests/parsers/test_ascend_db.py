@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+from ascend_perf import pipeline
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL
 from ascend_perf.model.trace import Trace
@@ -412,3 +413,50 @@ def test_ids_that_are_no_numbers_name_nothing(tmp_path: Path, odd: object) -> No
     other.mkdir()
     write_database(other)
     assert plain[t.KERNELS].text("name").to_list() == read(other)[t.KERNELS].text("name").to_list()
+
+
+@pytest.mark.parametrize("none", [NONE, -1])
+def test_what_stands_for_none_is_unknown_in_every_column_of_ids(tmp_path: Path, none: int) -> None:
+    # As in profiles of level 0: sub-tasks without plane, ranks and size, tasks and calls without a connection.
+    path = write_database(tmp_path)
+    names = {
+        "TASK": ("connectionId", "streamId", "taskId", "modelId", "deviceId"),
+        "COMPUTE_TASK_INFO": ("blockNum", "mixBlockNum"),
+        "COMMUNICATION_TASK_INFO": ("planeId", "srcRank", "dstRank", "size"),
+        "COMMUNICATION_OP": ("connectionId", "rankSize", "count", "deviceId"),
+        "CANN_API": ("connectionId",),
+        "MEMCPY_INFO": ("size",),
+        "PYTORCH_API": ("sequenceNumber",),
+    }
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, columns in names.items():
+            changed = ", ".join(f"{column} = {none}" for column in columns)
+            connection.execute(f"update {table} set {changed}")
+
+    trace = read(tmp_path)
+
+    found = {
+        t.KERNELS: ("stream", "task_id", "model_id", "block_num", "mix_block_num", "correlation", "launch_start_ns",
+                    "host_op"),
+        t.COMM_TASKS: ("plane", "src", "dst", "size_bytes"),
+        t.COMM_OPS: ("correlation", "size_bytes", "launch_start_ns"),
+        t.COPIES: ("stream", "correlation", "size_bytes", "launch_start_ns"),
+        t.RUNTIME_CALLS: ("correlation",),
+        t.HOST_OPS: ("sequence_number",),
+    }  # fmt: skip
+    for spec, wanted in found.items():
+        assert len(trace[spec])
+        for column in wanted:
+            assert set(trace[spec].ints(column).tolist()) == {NULL}, (spec.name, column)
+    assert trace[t.COMM_OPS].ints("group_size").tolist() == [2]  # of the members that the metadata name
+    # An unknown connection joins nothing: the copy is of no call.
+    assert trace[t.COPIES].text("api").to_list() == [None]
+
+
+def test_planes_of_a_level_0_profile_are_unknown(traces: Path) -> None:
+    trace = pipeline.load(traces / "ascend-pytorch/db/level0/rank0_ascend_pt").traces[0]
+
+    tasks = trace[t.COMM_TASKS]
+    assert len(tasks) == 296
+    for column in ("plane", "src", "dst", "size_bytes"):
+        assert set(tasks.ints(column).tolist()) == {NULL}
