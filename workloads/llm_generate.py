@@ -1,0 +1,328 @@
+"""llm-generate: a decoder-only language model in inference, a batch of prompts at a time.
+
+    for each step: prompt tokens -> prefill -> first token -> [decode -> next token] x (new_tokens - 1)
+
+Prefill works all prompt tokens in one forward (many FLOPs per byte), decode one token of each row per forward (it reads
+all weights and the cache for few FLOPs). The two are timed apart. Caches and the graph are in `_generation.py`.
+Read top to bottom: sizes, work and bytes, prompts, one step, sweeps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from ascend_perf.errors import UsageError
+from ascend_perf.model.finding import Metric, Words
+from ascend_perf.workloads._fused import FusedSettings
+from ascend_perf.workloads._model_shape import (
+    ModelShape,
+    cache_bytes_per_token,
+    expert_parameters,
+    forward_flops,
+    matmul_parameters,
+    parameter_count,
+)
+from ascend_perf.workloads._spec import Place, Prediction, Program, Value, at_least, workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from ascend_perf.workloads._generation import Generation
+
+    Made = tuple[Generation, torch.Tensor, torch.Tensor | None]
+    MakeGeneration = Callable[[int, int], Made]
+    Timed = Callable[[Generation, torch.Tensor, torch.Tensor | None], tuple[int, int]]
+
+# B batch, P prompt tokens
+
+BYTES: Final[Mapping[str, int]] = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Sizes of the model and of one batch, and how tokens are chosen.
+
+    `cache: static` has the memory and the shapes of the longest text from the start, which graphs need; `dynamic`
+    grows. `graph: auto` captures the decode step where the device has graphs, the cache is static and the model is
+    dense, and is eager elsewhere, as on the CPU; the metric decode_graph says which it was.
+    """
+
+    model: ModelShape = ModelShape()
+    operators: FusedSettings = FusedSettings()
+    batch: int = 2
+    prompt_tokens: int = 64
+    new_tokens: int = 32
+    padding: Literal["none", "left", "right"] = "none"
+    """none: all prompts have `prompt_tokens`; else they are half as long to as long, and padded on that side."""
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Of weights, products and cache."""
+    cache: Literal["static", "dynamic"] = "static"
+    graph: Literal["auto", "on", "off"] = "auto"
+    temperature: float = 0.0
+    """0: greedy."""
+    top_k: int = 0
+    top_p: float = 1.0
+    sweep_batches: str = ""
+    """More batches to measure after the steps, as 1,2,4; a row each in results/sweep.csv."""
+    sweep_prompts: str = ""
+    """More prompt lengths, combined with every batch."""
+    sweep_steps: int = 3
+    """Measured generations of each combination, after one of warm-up."""
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "batch", "prompt_tokens", "sweep_steps")
+        at_least(self, 2, "new_tokens")
+        at_least(self, 0, "temperature", "top_k")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if self.graph == "on" and self.cache == "dynamic":
+            raise ValueError("graph: on needs cache: static, whose shapes stay the same")
+        if self.graph == "on" and self.model.experts:
+            raise ValueError("graph: on is for dense models: how many tokens an expert gets changes with each step")
+        self.sweep()
+
+    def sweep(self) -> list[tuple[int, int]]:
+        """Batch and prompt length of each combination; none when there is no sweep."""
+        if not self.sweep_batches and not self.sweep_prompts:
+            return []
+        batches = _numbers("sweep_batches", self.sweep_batches) or [self.batch]
+        prompts = _numbers("sweep_prompts", self.sweep_prompts) or [self.prompt_tokens]
+        return [(batch, prompt) for prompt in prompts for batch in batches]
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ValueError(f"{name} must be whole numbers above 0 separated by commas, got {text!r}")
+    return [int(word) for word in words]
+
+
+# Work and bytes
+
+
+def prefill_flops(shape: ModelShape, prompt: int) -> int:
+    """Model FLOPs of a prompt: every token looks at all (the causal mask is not subtracted), the last gets logits."""
+    return forward_flops(shape, prompt, prompt, output_tokens=1)
+
+
+def decode_flops(shape: ModelShape, prompt: int, new_tokens: int) -> int:
+    """Model FLOPs of the tokens after the first: the i-th of them is fed with prompt + i tokens in sight, itself among
+    them."""
+    return sum(forward_flops(shape, 1, prompt + count) for count in range(1, new_tokens))
+
+
+def decode_bytes(shape: ModelShape, batch: int, context: int, bytes_per_value: int) -> int:
+    """Bytes that one decode step cannot do without: each weight once, and the cache of `context` tokens of each row.
+
+    Weights are those of the matrix products, shared by all rows; of routed experts as many as the rows can choose,
+    `min(experts, batch x experts_per_token)` of a layer. Activations, norms and the written token are left out: it is a
+    lower bound of what the device moves. A static cache reads its whole capacity.
+    """
+    weights = matmul_parameters(shape)
+    if shape.experts:
+        chosen = min(shape.experts, batch * shape.experts_per_token) - shape.experts_per_token
+        weights += shape.moe_layers * chosen * expert_parameters(shape)
+    return weights * bytes_per_value + batch * context * cache_bytes_per_token(shape, bytes_per_value)
+
+
+def predict(config: Config, world_size: int) -> Prediction:
+    """Weights and cache at the end of a step, by formula.
+
+    Raises:
+        ValueError: more than one process.
+    """
+    if world_size != 1:
+        raise ValueError(f"llm-generate runs in 1 process, not {world_size}")
+    # `auto` is bf16 on most devices; on a CPU without bf16 the figures double.
+    size = BYTES["bf16" if config.dtype == "auto" else config.dtype]
+    tokens = config.batch * (config.prompt_tokens + config.new_tokens - (config.cache == "dynamic"))
+    return Prediction(
+        memory_bytes={
+            "weights": parameter_count(config.model) * size,
+            "cache": tokens * cache_bytes_per_token(config.model, size),
+        }
+    )
+
+
+# Prompts
+
+
+def prompts(config: Config, place: Place, seed: int, batch: int, length: int) -> torch.Tensor:
+    """Prompts B x P: of the named text, else random tokens by the seed."""
+    import torch
+
+    if place.data is not None:
+        from ascend_perf.workloads._text_data import CorpusRows, read_corpus
+
+        corpus = read_corpus(place.data, vocabulary=config.model.vocabulary)
+        rows = CorpusRows(corpus, tokens=length, vocabulary=config.model.vocabulary, packed=False, seed=seed)
+        return torch.stack([torch.from_numpy(rows.row(number).tokens_T) for number in range(batch)])
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(config.model.vocabulary, (batch, length), generator=random)
+
+
+def real_tokens(config: Config, seed: int, batch: int, length: int) -> torch.Tensor | None:
+    """Where a prompt is no padding, B x P; None without padding."""
+    import torch
+
+    if config.padding == "none":
+        return None
+    random = torch.Generator().manual_seed(seed + 1)
+    lengths_B1 = torch.randint((length + 1) // 2, length + 1, (batch, 1), generator=random)
+    column_P = torch.arange(length)
+    return column_P >= length - lengths_B1 if config.padding == "left" else column_P < lengths_B1
+
+
+@workload(
+    name="llm-generate",
+    about=Words(
+        "decoder language model in inference: prefill and decode with a KV cache, greedy or sampled, graphs, sweeps",
+        "Decoder 语言模型推理：带 KV 缓存的 prefill 与 decode，贪心或采样，图模式，批大小与序列长度扫描",
+    ),
+    config=Config,
+    predict=predict,
+)
+def llm_generate(config: Config, place: Place, seed: int) -> Program:
+    """The generation of a batch on the device; weights, prompts and draws depend on the seed alone."""
+    import torch
+
+    from ascend_perf.workloads._decoder import Decoder, materialise
+    from ascend_perf.workloads._fused import Fused
+    from ascend_perf.workloads._generation import Choice, Generation, has_graphs
+    from ascend_perf.workloads._training import Training, matmul_dtype
+
+    if place.world_size != 1:
+        raise UsageError(f"llm-generate runs in one process, not {place.world_size}", hint="leave --nproc out")
+    if config.graph == "on" and not has_graphs(place.device):
+        raise UsageError(f"{place.kind} has no graphs: graph: on is for cuda and npu", hint="use graph: auto")
+    use_graph = config.graph != "off" and config.cache == "static" and not config.model.experts
+    use_graph = use_graph and has_graphs(place.device)
+    shape, dtype = config.model, matmul_dtype(Training(dtype=config.dtype), place)
+    torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    with torch.device("meta"):
+        model = Decoder(shape, fused=Fused(config.operators, place.kind, training=False))
+    materialise(model, seed=seed, device=place.device, dtype=torch_dtype)
+    model.eval()
+
+    def generation(batch: int, prompt_tokens: int) -> Made:
+        made = Generation(
+            model, batch=batch, prompt_tokens=prompt_tokens, new_tokens=config.new_tokens, cache=config.cache,
+            graph=use_graph, dtype=torch_dtype, device=place.device,
+            choice=Choice(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=seed),
+        )  # fmt: skip
+        is_real_BP = real_tokens(config, seed, batch, prompt_tokens)
+        on_device = None if is_real_BP is None else is_real_BP.to(place.device)
+        return made, prompts(config, place, seed, batch, prompt_tokens).to(place.device), on_device
+
+    current, prompt_BP, is_real_BP = generation(config.batch, config.prompt_tokens)
+    times_ns: dict[str, list[int]] = {"prefill": [], "decode": []}
+
+    def timed(one: Generation, prompt_BP: torch.Tensor, is_real_BP: torch.Tensor | None) -> tuple[int, int]:
+        # Two waits per step, between the phases: within decode the host runs ahead of the device as it likes.
+        _synchronise(place)
+        start_ns = time.perf_counter_ns()
+        one.prefill(prompt_BP, is_real_BP)
+        _synchronise(place)
+        middle_ns = time.perf_counter_ns()
+        one.decode()
+        _synchronise(place)
+        return middle_ns - start_ns, time.perf_counter_ns() - middle_ns
+
+    def step() -> None:
+        prefill_ns, decode_ns = timed(current, prompt_BP, is_real_BP)
+        times_ns["prefill"].append(prefill_ns)
+        times_ns["decode"].append(decode_ns)
+
+    def forget() -> None:
+        times_ns["prefill"].clear()
+        times_ns["decode"].clear()
+
+    def latencies_ns() -> Mapping[str, Sequence[int]]:
+        steps = config.new_tokens - 1
+        return {**times_ns, "tpot": [round(value / steps) for value in times_ns["decode"]]}
+
+    def sweep() -> Mapping[str, Sequence[Mapping[str, Value]]]:
+        rows = [_sweep_row(config, dtype, batch, prompt, generation, timed) for batch, prompt in config.sweep()]
+        return {"sweep": rows} if rows else {}
+
+    lengths = [config.prompt_tokens] * config.batch if is_real_BP is None else is_real_BP.sum(1).tolist()
+    return Program(
+        step=step,
+        item="tokens",
+        items_per_step=config.batch * config.new_tokens,
+        flops_per_step=sum(
+            prefill_flops(shape, length) + decode_flops(shape, length, config.new_tokens) for length in lengths
+        ),
+        dtype=dtype,
+        parameters=parameter_count(shape),
+        value_name="mean_log_probability",
+        last_value=lambda: float(current.log_probability_BN.double().mean()),
+        latencies_ns=latencies_ns,
+        start_measuring=forget,
+        memory_bytes=lambda: {
+            "weights": sum(weight.numel() * weight.element_size() for weight in model.parameters()),
+            "cache": current.cache_bytes,
+        },
+        metrics=lambda: _metrics(config, dtype, use_graph, times_ns, lengths),
+        tables=sweep,
+    )
+
+
+def _synchronise(place: Place) -> None:
+    if place.kind != "cpu":
+        import torch
+
+        getattr(torch, place.kind).synchronize()
+
+
+def _metrics(
+    config: Config, dtype: str, use_graph: bool, times_ns: Mapping[str, Sequence[int]], lengths: Sequence[int]
+) -> Sequence[Metric]:
+    """Rates of the two phases, and the bytes that a decode step must read, at the middle of the answer."""
+    if not times_ns["decode"]:
+        return ()
+    steps = config.new_tokens - 1
+    prefill_ns, token_ns = statistics.median(times_ns["prefill"]), statistics.median(times_ns["decode"]) / steps
+    context = round(statistics.fmean(lengths) + config.new_tokens / 2)
+    size = decode_bytes(config.model, config.batch, context, BYTES[dtype])
+    flops = sum(decode_flops(config.model, length, config.new_tokens) for length in lengths) / steps
+    return (
+        Metric(name="prefill_tokens_per_s", value=sum(lengths) / prefill_ns * 1e9, unit="items_per_s", better="higher"),
+        Metric(name="decode_tokens_per_s", value=config.batch / token_ns * 1e9, unit="items_per_s", better="higher"),
+        Metric(name="decode_bytes_per_step", value=size, unit="bytes", better="none"),
+        Metric(name="decode_bytes_per_s", value=size / token_ns * 1e9, unit="bytes_per_s", better="higher"),
+        Metric(name="decode_flops_per_step", value=flops, unit="flops", better="none"),
+        Metric(name="decode_flops_per_s", value=flops / token_ns * 1e9, unit="flops_per_s", better="higher"),
+        Metric(name="decode_graph", value=float(use_graph), unit="none", better="none"),
+    )
+
+
+def _sweep_row(
+    config: Config, dtype: str, batch: int, prompt: int, generation: MakeGeneration, timed: Timed
+) -> Mapping[str, Value]:
+    """Medians of one combination; without them where it does not fit into memory."""
+    row: dict[str, Value] = {"batch": batch, "prompt_tokens": prompt, "new_tokens": config.new_tokens}
+    try:
+        made = generation(batch, prompt)
+        times = [timed(*made) for _ in range(1 + config.sweep_steps)][1:]
+    except RuntimeError as error:
+        if "out of memory" not in str(error) and "not enough memory" not in str(error):
+            raise
+        return {**row, "problem": "out of memory"}
+    prefill_ns = statistics.median(prefill for prefill, _ in times)
+    token_ns = statistics.median(decode for _, decode in times) / (config.new_tokens - 1)
+    size = decode_bytes(config.model, batch, prompt + config.new_tokens // 2, BYTES[dtype])
+    return {
+        **row,
+        "prefill_ns": round(prefill_ns),
+        "tpot_ns": round(token_ns),
+        "prefill_tokens_per_s": batch * prompt / prefill_ns * 1e9,
+        "decode_tokens_per_s": batch / token_ns * 1e9,
+        "decode_bytes_per_s": size / token_ns * 1e9,
+        "cache_bytes": made[0].cache_bytes,
+        "problem": None,
+    }
