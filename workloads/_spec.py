@@ -27,6 +27,10 @@ def _nothing() -> None:
     """What a program does that has nothing to do here."""
 
 
+def _one() -> float:
+    return 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How a workload is measured: steps thrown away, steps timed alone, steps timed under the profiler."""
@@ -60,6 +64,9 @@ class Place:
     """Folder into which a workload that trains saves its state; None: it does not save."""
     resume: Path | None = None
     """Folder of such a state, to go on from."""
+    results: Path | None = None
+    """Folder of the run directory for files that a workload leaves beside its figures (an exported model). It may not
+    be there yet. None: there is no run directory."""
 
     @property
     def kind(self) -> str:
@@ -133,6 +140,10 @@ class Program:
     """Called between warm-up and the measured steps: forget latencies and counts so far."""
     save: Callable[[Path], None] | None = None
     """Writes the state into a folder, on all ranks together; None where there is nothing to go on from."""
+    model: object | None = None
+    """The torch module that a step runs, whose parts `check-accuracy` compares; None where there is none."""
+    gradient_scale: Callable[[], float] = _one
+    """Factor of the loss in the next step: gradients inside the backward pass carry it (loss scaling of fp16)."""
     close: Callable[[], None] = _nothing
     """Stops servers, loaders and threads. Called once at the end, also after an error or a signal."""
 
