@@ -182,7 +182,7 @@ def cut_over_tensor_axis(model: Decoder, group: dist.ProcessGroup, *, sequence_p
             cuts[f"{path}.{name}"] = Cut(axis=axis, index=index, count=count)
 
     def at_start(module: nn.Module) -> None:
-        module.register_forward_pre_hook(lambda _, given: (enter.apply(given[0], group), *given[1:]))
+        module.register_forward_pre_hook(lambda _, given: (enter.apply(_as_product(given[0]), group), *given[1:]))
 
     def at_end(module: nn.Module) -> None:
         module.register_forward_hook(lambda _, given, made: leave.apply(made, group))
@@ -217,6 +217,12 @@ def needs_sum_over_tensor_axis(model: Decoder, cuts: dict[str, Cut], *, sequence
     """
     names = [name for name, _ in model.named_parameters() if name not in cuts]
     return [name for name in names if sequence_parallel or name.endswith(("q_norm.weight", "k_norm.weight"))]
+
+
+def _as_product(x: Tensor) -> Tensor:
+    """In the type to which autocast would turn it, before it is sent and not after."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _blocks(model: Decoder) -> Iterator[tuple[str, Block]]:

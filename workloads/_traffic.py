@@ -1,0 +1,283 @@
+"""What a layout sends and what it holds on each rank, by formula, before the run. Derivation: docs/layouts.md.
+
+Sizes are those of `_spec.Traffic`: the input of a call, of all_gather the output. Every term is exact, so tests compare
+it with the calls of a run. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ascend_perf.workloads._gradient_traffic import bucket_count
+from ascend_perf.workloads._layout import Axes, Layout, check, stages_of
+from ascend_perf.workloads._model_shape import (
+    VALUE_BYTES,
+    ModelShape,
+    ends_activation_bytes,
+    held_as,
+    layer_activation_bytes,
+)
+from ascend_perf.workloads._rank_weights import RankWeight, rank_weights
+from ascend_perf.workloads._schedule import interleaved, most_under_way, one_forward_one_backward
+from ascend_perf.workloads._spec import Prediction, Traffic
+from ascend_perf.workloads._training import Training
+
+Dtype = Literal["fp32", "bf16", "fp16"]
+Call = tuple[str, str, int, int]
+"""Axis, collective, bytes, calls."""
+
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that decides the traffic of a rank."""
+
+    shape: ModelShape
+    layout: Layout
+    training: Training
+    axes: Axes
+    dtype: Dtype
+    """Of the products."""
+    all_count: bool = True
+    """No target is ever ignored; else their number is summed over the data axis."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one value of a weight, and of its gradient."""
+        return VALUE_BYTES[self.training.weights]
+
+    @property
+    def product_bytes(self) -> int:
+        """Of one value that a product takes or gives."""
+        return VALUE_BYTES[self.dtype]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP2 shards anything."""
+        return self.layout.data_parallel == "fsdp" and self.axes.replicas > 1
+
+    @property
+    def stream_bytes(self) -> int:
+        """Of one value of the stream to which layers add: FSDP gathers weights in the type of the products."""
+        return self.product_bytes if self.is_sharded else self.weight_bytes
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Of one value of a gradient as FSDP reduces it: fp32 where the weights are not in the type of the products."""
+        return FP32_BYTES if self.product_bytes != self.weight_bytes else self.weight_bytes
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a micro-batch on one context rank."""
+        return self.training.batch * self.training.tokens // self.axes.context
+
+
+def predict(
+    shape: ModelShape, layout: Layout, training: Training, world_size: int, *, dtype: Dtype | None = None,
+    all_count: bool = True,
+) -> Prediction:  # fmt: skip
+    """Memory of the rank that holds most, and traffic of the rank that sends most.
+
+    Args:
+        dtype: what `auto` stands for on the device; None: bf16, as on an NPU or GPU that has it.
+
+    Raises:
+        ValueError: the layout does not fit the model or the world; the text names the valid choices.
+    """
+    axes = check(layout, shape, world_size=world_size, tokens=training.tokens, accumulate=training.accumulate)
+    if dtype is None:
+        dtype = "bf16" if training.dtype == "auto" or training.weights == "bf16" else training.dtype
+    job = Job(shape=shape, layout=layout, training=training, axes=axes, dtype=dtype, all_count=all_count)
+    ranks = [stage * (world_size // axes.pipeline) for stage in range(axes.pipeline)]
+    memory = max((rank_memory(job, rank) for rank in ranks), key=lambda held: sum(held.values()))
+    traffic = max((rank_traffic(job, rank) for rank in ranks), key=lambda sent: sum(one.bytes_per_step for one in sent))
+    return Prediction(memory_bytes=memory, traffic=traffic)
+
+
+def rank_traffic(job: Job, rank: int) -> tuple[Traffic, ...]:
+    """What one rank sends in one step after the first, by axis and collective."""
+    place = job.axes.place(rank)
+    weights = rank_weights(job.shape, job.layout, job.axes, place[0])
+    total: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for axis, collective, size, calls in _calls(job, rank, weights):
+        total[axis, collective][0] += size
+        total[axis, collective][1] += calls
+    return tuple(
+        Traffic(axis=axis, collective=collective, bytes_per_step=size, calls_per_step=calls)
+        for (axis, collective), (size, calls) in sorted(total.items()) if calls
+    )  # fmt: skip
+
+
+def _calls(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
+    if job.axes.world_size == 1:
+        return
+    layers = [layer for stage in _own_stages(job, rank) for layer in stages_of(job.layout, job.shape.layers)[stage]]
+    yield "job", "all_reduce", 2 * FP32_BYTES, 2  # the loss, and the norm of the gradient
+    if not job.all_count and job.axes.data > 1:
+        yield "data", "all_reduce", FP32_BYTES, 1
+    if job.axes.replicas > 1:
+        yield from _sharded_calls(job, weights) if job.is_sharded else _ddp_calls(job, weights)
+    if job.axes.tensor > 1:
+        for axis, collective, size, calls in _tensor_calls(job, rank, len(layers)):
+            yield axis, collective, size * job.training.accumulate, calls * job.training.accumulate
+        yield from _partial_gradients(job, rank, weights)
+    if job.axes.context > 1:
+        for axis, collective, size, calls in _context_calls(job):
+            times = job.training.accumulate * len(layers)
+            yield axis, collective, size * times, calls * times
+    if job.axes.pipeline > 1:
+        yield from _pipeline_calls(job, rank)
+
+
+def _own_stages(job: Job, rank: int) -> range:
+    stages = len(stages_of(job.layout, job.shape.layers))
+    return range(job.axes.place(rank)[0], stages, job.axes.pipeline)
+
+
+def _ddp_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
+    """Gradients once a step, in DDP's buckets; a pipeline's stage sends all of its in one."""
+    for stage in sorted({weight.stage for weight in weights}):
+        sizes = [weight.values * job.weight_bytes for weight in weights if weight.stage == stage]
+        yield "data", "all_reduce", sum(sizes), 1 if job.axes.pipeline > 1 else bucket_count(sizes[::-1])
+
+
+def _sharded_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
+    """FSDP2's units: each layer, and what lies outside the layers of a stage.
+
+    Each micro-batch gathers a layer for its forward and again for its backward pass, the rest once, and reduces all. In
+    a pipeline each unit is gathered once a step and reduced once.
+    """
+    ranks, is_pipeline = job.axes.replicas, job.axes.pipeline > 1
+    units: dict[tuple[int, int | None], int] = defaultdict(int)
+    for weight in weights:
+        units[weight.stage, weight.layer] += weight.padded_values(ranks)
+    for (_, layer), values in units.items():
+        times = 1 if is_pipeline else job.training.accumulate
+        gathers = times if is_pipeline or layer is None else 2 * times
+        yield "data", "all_gather", gathers * values * job.product_bytes, gathers
+        yield "data", "reduce_scatter", times * values * job.reduced_bytes, times
+
+
+def _tensor_calls(job: Job, rank: int, layers: int) -> Iterator[Call]:
+    """One micro-batch: two brackets (attention, MLP) in a layer, half a one at each end of the model.
+
+    Full recomputation runs a layer's forward pass again, all but its last collective, behind which nothing is saved.
+    """
+    stages, own = len(stages_of(job.layout, job.shape.layers)), _own_stages(job, rank)
+    size = job.row_tokens * job.shape.width
+    product, stream = size * job.product_bytes, size * job.stream_bytes
+    is_full = job.training.recompute == "full"
+    has_embedding, has_output = 0 in own, stages - 1 in own
+    if job.layout.sequence_parallel:
+        gathers, scatters = 4 * layers, 4 * layers
+        if is_full:
+            gathers, scatters = gathers + 2 * layers, scatters + layers
+        gathers, scatters = gathers + has_output, scatters + has_output
+        yield "tensor", "all_gather", gathers * product, gathers
+        yield "tensor", "reduce_scatter", scatters * product, scatters
+        if has_embedding:
+            yield "tensor", "reduce_scatter", stream, 1
+            yield "tensor", "all_gather", stream, 1
+    else:
+        sums = (5 if is_full else 4) * layers + has_output
+        yield "tensor", "all_reduce", sums * product, sums
+        if has_embedding:
+            yield "tensor", "all_reduce", stream, 1
+    if has_output:
+        yield "tensor", "all_reduce", 3 * FP32_BYTES * job.row_tokens, 2  # largest logit; sum and target's logit
+
+
+def _partial_gradients(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
+    _, data, context, _ = job.axes.place(rank)
+    replica, ranks = data * job.axes.context + context, job.axes.replicas if job.is_sharded else 1
+    partial = [weight.shard_values(replica if ranks > 1 else 0, ranks) for weight in weights if weight.is_partial]
+    if sum(partial):
+        yield "tensor", "all_reduce", sum(partial) * job.weight_bytes, 1
+
+
+def _context_calls(job: Job) -> Iterator[Call]:
+    """One layer and micro-batch: q, k, v before the core and its result after it, there and back.
+
+    Full recomputation sends all four again; selective q, k and v: it ends with the core, behind which nothing is saved.
+    """
+    shape = job.shape
+    groups = shape.heads if shape.attention == "mla" else shape.kv_heads
+    keys = (shape.heads + groups) * shape.key_width
+    values, result = groups * shape.value_head_width, shape.heads * shape.value_head_width
+    inputs = 2 if job.training.recompute == "none" else 3
+    results = 3 if job.training.recompute == "full" else 2
+    per_token = inputs * (keys + values) + results * result
+    size = job.row_tokens * per_token // job.axes.tensor * job.product_bytes
+    yield "context", "all_to_all", size, 3 * inputs + results
+
+
+def _pipeline_calls(job: Job, rank: int) -> Iterator[Call]:
+    """One message to the next stage and one to the stage before, per micro-batch and stage of this rank."""
+    stages = len(stages_of(job.layout, job.shape.layers))
+    messages = sum((stage < stages - 1) + (stage > 0) for stage in _own_stages(job, rank)) * job.training.accumulate
+    tokens = job.row_tokens // (job.axes.tensor if job.layout.sequence_parallel else 1)
+    yield "pipeline", "send", messages * tokens * job.shape.width * job.stream_bytes, messages
+
+
+def rank_memory(job: Job, rank: int) -> dict[str, int]:
+    """Bytes on one rank when most is held: weights, gradients, optimizer, activations; with FSDP `gathered` as well.
+
+    Weights, gradients and both moments of AdamW are exact sums over what the rank keeps. Activations are those of
+    `_model_shape` for each layer and end, for each micro-batch under way. `gathered` is what FSDP holds beside its
+    shards: the weights outside the layers and of two layers, one at work and the next one, or in a pipeline all weights
+    and their gradients.
+    """
+    pipeline, data, context, _ = job.axes.place(rank)
+    weights = rank_weights(job.shape, job.layout, job.axes, pipeline)
+    replica, ranks = data * job.axes.context + context, job.axes.replicas if job.is_sharded else 1
+    values = sum(weight.shard_values(replica if ranks > 1 else 0, ranks) for weight in weights)
+    held = {
+        "weights": values * job.weight_bytes,
+        "gradients": values * job.weight_bytes,
+        "optimizer": 2 * values * job.weight_bytes,
+        "activations": _activations(job, rank),
+    }
+    if job.is_sharded:
+        held["gathered"] = _gathered(job, weights)
+    return held
+
+
+def _gathered(job: Job, weights: list[RankWeight]) -> int:
+    units: dict[int | None, int] = defaultdict(int)
+    for weight in weights:
+        units[weight.layer] += weight.padded_values(job.axes.replicas)
+    if job.axes.pipeline > 1:
+        return sum(units.values()) * (job.product_bytes + job.reduced_bytes)
+    outside = units.pop(None, 0)
+    return (outside + sum(sorted(units.values())[-2:])) * job.product_bytes
+
+
+def _activations(job: Job, rank: int) -> int:
+    shape, training, axes = job.shape, job.training, job.axes
+    held = held_as(
+        batch=training.batch, tokens=training.tokens // axes.context, dtype=job.dtype,
+        weights=job.dtype if job.is_sharded else training.weights, recompute=training.recompute,
+        tensor_ranks=axes.tensor, sequence_parallel=job.layout.sequence_parallel,
+    )  # fmt: skip
+    stages = stages_of(job.layout, shape.layers)
+    own = _own_stages(job, rank)
+    by_slot = [
+        sum(layer_activation_bytes(shape, layer, held) for layer in stages[stage])
+        + ends_activation_bytes(shape, held, embedding=stage == 0, output=stage == len(stages) - 1)
+        for stage in own
+    ]  # fmt: skip
+    if axes.pipeline == 1:
+        return by_slot[0]
+    pipeline = axes.place(rank)[0]
+    if len(by_slot) == 1:
+        actions = one_forward_one_backward(pipeline, axes.pipeline, training.accumulate)
+        return by_slot[0] * most_under_way(actions)
+    most = now = 0
+    for action in interleaved(pipeline, axes.pipeline, len(by_slot), training.accumulate):
+        now += by_slot[action.slot] * (1 if action.kind == "forward" else -1)
+        most = max(most, now)
+    return most
