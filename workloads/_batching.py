@@ -351,10 +351,13 @@ class Batcher:
 
     @contextmanager
     def _failing(self, events: list[Event]) -> Iterator[None]:
-        """When the model fails, every request that runs is told, then the error goes on."""
+        """When the model fails, every request that runs is told, then the error goes on.
+
+        A signal is no failure of the model: what was fed but not answered is fed again, to the same slots.
+        """
         try:
             yield
-        except BaseException:
+        except Exception:
             with self._changed:
                 for request in self._running:
                     self._give_back(request)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -479,6 +480,7 @@ async def first_model(target: Target) -> str:
 
 def main() -> None:
     """Rounds for a workload: each line of standard input asks for one, each line of standard output is its `Round`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, meant for the workload, which ends us
     trace: Sequence[TraceRow] | None = None
     for line in sys.stdin:
         asked = json.loads(line)
