@@ -39,5 +39,17 @@ class MachineError(AscendPerfError):
     exit_code = 4
 
 
+class Interrupted(AscendPerfError):
+    """Somebody pressed Ctrl-C (exit code 130, as shells have it: 128 and the number of the signal)."""
+
+    exit_code = 130
+
+
+class Terminated(Interrupted):
+    """The process was asked to end by SIGTERM (exit code 143)."""
+
+    exit_code = 143
+
+
 def _error(kind: type[AscendPerfError], what: str, hint: str) -> AscendPerfError:
     return kind(what, hint=hint)

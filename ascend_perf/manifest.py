@@ -3,9 +3,11 @@
 A run directory holds
 
     manifest.json    this file: what ran, on what, how it was measured, and the figures
-    trace/           what the profiler wrote, as the parsers read it
-    telemetry.csv    samples of the process while it ran (absent when psutil is not installed)
-    training.jsonl   loss and gradient norm of each step (workloads that train)
+    trace/           what the profiler wrote, one file or folder per rank, as the parsers read it
+    telemetry.csv    samples of the process of rank 0 while it ran (absent when psutil is not installed)
+    training.jsonl   loss and gradient norm of each step of rank 0 (workloads that train)
+    results/         tables of the workload and of the run, one CSV file each
+    checkpoint/      state to go on from (with --save-checkpoint)
 
 manifest.json, schema_version 1 (keys that we do not know are ignored on reading; null is unknown):
 
@@ -14,16 +16,18 @@ manifest.json, schema_version 1 (keys that we do not know are ignored on reading
 | schema_version | 1 |
 | created | local time of the start, ISO 8601 with offset |
 | data_origin | "measured" or "simulated" |
+| status | "complete", "interrupted" or "failed"; absent is complete. What was not reached is absent below |
+| problem | why the run did not come to its end; absent in a complete one |
 | workload, preset | names |
 | command | words of the command that repeats the run, without output folders |
 | configuration | every setting of workload and plan |
 | seed | of weights and data |
-| device | {"type": "npu" / "cuda" / "cpu", ...facts: name, count, memory_bytes, threads} |
+| device | {"type": "npu" / "cuda" / "cpu", ...facts: name, memory_bytes, host_threads, dtype, world_size, nodes} |
 | versions | package or tool -> version |
 | environment | variables of the allow-list that were set; folders and addresses are masked |
-| timings_ns | phase ("warmup", "measured", "profiled") -> duration of each step; "profiled" ran under the profiler |
+| timings_ns | phase ("warmup", "measured", "profiled": under the profiler) -> each step as long as on its slowest rank |
 | metrics | [{"name", "value", "unit", "better"}]; throughput comes from "measured" alone |
-| files | part ("trace", "telemetry", "series") -> paths relative to the run directory |
+| files | part ("trace", "telemetry", "series", "results", "checkpoint") -> paths relative to the run directory |
 | notes | what a reader must know: what was not measured and why |
 """
 
@@ -50,6 +54,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> Path:
     document: dict[str, object] = {
         "schema_version": SCHEMA_VERSION,
         "created": manifest.created,
+        "status": manifest.status,
+        **({"problem": manifest.problem} if manifest.problem else {}),
         "data_origin": manifest.data_origin,
         "workload": manifest.workload,
         "preset": manifest.preset,
@@ -109,6 +115,9 @@ def read_manifest(path: Path) -> Manifest:
     preset = document.get("preset")
     if preset is not None and not isinstance(preset, str):
         raise InputError(f"{FILE_NAME}: preset must be text or null, got {preset!r}")
+    status = document.get("status", "complete")
+    if status not in ("complete", "interrupted", "failed"):
+        raise InputError(f"{FILE_NAME}: status must be complete, interrupted or failed, got {str(status)[:80]!r}")
     return Manifest(
         workload=read.text("workload"),
         preset=preset,
@@ -125,6 +134,8 @@ def read_manifest(path: Path) -> Manifest:
         seed=seed,
         files=read.files(),
         notes=read.texts("notes"),
+        status=status,
+        problem=read.text("problem") if "problem" in document else "",
         path=path.name,
     )
 

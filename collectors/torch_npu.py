@@ -14,24 +14,22 @@ from ascend_perf.errors import MachineError
 if TYPE_CHECKING:
     from ascend_perf.collectors.torch_profiler import Options, Steps
 
-WORKER: Final = "rank0"
-"""Named by us: the default name of torch_npu begins with the host's."""
-
 GC_THRESHOLD_MS: Final = 1.0
 """Collections of Python's garbage shorter than this are not recorded. Status: vendor (documented as sensible)."""
 
 
 class NpuRecorder:
-    """Records with `torch_npu.profiler`; leaves one `rank0_*_ascend_pt` directory in the folder."""
+    """Records with `torch_npu.profiler`; leaves one `rank<N>_*_ascend_pt` directory in the folder."""
 
-    def __init__(self, folder: Path, profiled_steps: int, options: Options) -> None:
+    def __init__(self, folder: Path, profiled_steps: int, options: Options, rank: int = 0) -> None:
         from torch_npu import profiler
 
         self._folder = folder
+        self._worker = f"rank{rank}"  # named by us: the default name begins with the host's
         self.profiler: Steps = profiler.profile(
             activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
             schedule=profiler.schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
-            on_trace_ready=profiler.tensorboard_trace_handler(str(folder), worker_name=WORKER),
+            on_trace_ready=profiler.tensorboard_trace_handler(str(folder), worker_name=self._worker),
             record_shapes=options.record_shapes,
             profile_memory=options.profile_memory,
             with_stack=options.with_stack,
@@ -44,7 +42,7 @@ class NpuRecorder:
         Raises:
             MachineError: there is none or it was not parsed; torch_npu itself raises nothing when profiling fails.
         """
-        found = sorted(self._folder.glob("*_ascend_pt"))
+        found = sorted(self._folder.glob(f"{self._worker}_*_ascend_pt"))
         if not found:
             raise MachineError("torch_npu's profiler wrote no *_ascend_pt directory", hint="see its lines above")
         if not (found[-1] / "ASCEND_PROFILER_OUTPUT").is_dir():

@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -61,6 +61,15 @@ class Recorder(Protocol):
         """Path of the trace, relative to the folder."""
 
 
+@dataclass(kw_only=True)
+class Times:
+    """Durations of the steps so far, by phase: what is known of a run that is stopped in the middle."""
+
+    warmup: list[int] = field(default_factory=list)
+    measured: list[int] = field(default_factory=list)
+    profiled: list[int] = field(default_factory=list)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Times of all steps and what the profiler wrote."""
@@ -74,6 +83,13 @@ class Measurement:
     """Most that the device allocator had handed out during the measured steps; None on a CPU."""
     trace_name: str
     last_value: float
+    measured_from_ns: int
+    """Unix time at which the measured steps began, and below at which they ended."""
+    measured_to_ns: int
+
+
+def _nothing() -> None:
+    """Nothing is to be done between two phases."""
 
 
 def collect(
@@ -87,8 +103,12 @@ def collect(
     profiled_steps: int,
     options: Options,
     on_phase: Callable[[Phase, int], None] = lambda phase, steps: None,
+    rank: int = 0,
+    times: Times | None = None,
+    start_measuring: Callable[[], None] = _nothing,
+    after_measuring: Callable[[], None] = _nothing,
 ) -> Measurement:
-    """Run the steps and leave the trace in `folder`: rank0.pt.trace.json.gz, or on an NPU rank0_*_ascend_pt/.
+    """Run the steps and leave the trace in `folder`: rank<N>.pt.trace.json.gz, or on an NPU rank<N>_*_ascend_pt/.
 
     Args:
         step: does one step; may return before the device has finished.
@@ -96,53 +116,65 @@ def collect(
         device: as torch names it: cpu, cuda:0, npu:0.
         folder: where the trace goes; must exist.
         on_phase: told before each phase how many steps it has; never called between the steps of a phase.
+        rank: number of this process in its job; names the trace.
+        times: filled as the steps end, so that the caller has them when the run stops in the middle.
+        start_measuring: called between warm-up and the measured steps.
+        after_measuring: called between the measured steps and the profiler.
 
     Raises:
         MachineError: this profiler cannot record that device, or wrote no trace.
     """
     synchronise = _synchroniser(device)
+    times = Times() if times is None else times
 
     on_phase("warmup", warmup_steps)
-    warmup_ns = tuple(_timed(step, synchronise) for _ in range(warmup_steps))
+    for _ in range(warmup_steps):
+        times.warmup.append(_timed(step, synchronise))
 
+    start_measuring()
     gc.collect()
     _reset_device_peak(device)
     on_phase("measured", measured_steps)
-    measured_ns = tuple(_timed(step, synchronise) for _ in range(measured_steps))
+    from_ns = time.time_ns()
+    for _ in range(measured_steps):
+        times.measured.append(_timed(step, synchronise))
+    to_ns = time.time_ns()
     peak_rss_bytes, peak_device_bytes = _peak_rss_bytes(), _device_peak(device)
     value = last_value()
+    after_measuring()
 
-    profiled_ns: list[int] = []
     on_phase("profiler_warmup", 1)
-    recorder = _recorder(device, folder, profiled_steps, options)
+    recorder = _recorder(device, folder, profiled_steps, options, rank)
     with recorder.profiler as profiler:
         step()
         synchronise()
         on_phase("profiled", profiled_steps)
         profiler.step()
         for index in range(profiled_steps):
-            profiled_ns.append(_timed(step, synchronise))
+            times.profiled.append(_timed(step, synchronise))
             if index == profiled_steps - 1:
                 on_phase("export", 0)
             profiler.step()
     return Measurement(
-        warmup_ns=warmup_ns,
-        measured_ns=measured_ns,
-        profiled_ns=tuple(profiled_ns),
+        warmup_ns=tuple(times.warmup),
+        measured_ns=tuple(times.measured),
+        profiled_ns=tuple(times.profiled),
         peak_rss_bytes=peak_rss_bytes,
         peak_device_bytes=peak_device_bytes,
         trace_name=recorder.written(),
         last_value=value,
+        measured_from_ns=from_ns,
+        measured_to_ns=to_ns,
     )
 
 
 class KinetoRecorder:
-    """Records with `torch.profiler`; leaves `rank0.pt.trace.json.gz` in the folder."""
+    """Records with `torch.profiler`; leaves `rank<N>.pt.trace.json.gz` in the folder."""
 
-    def __init__(self, device: str, folder: Path, profiled_steps: int, options: Options) -> None:
+    def __init__(self, device: str, folder: Path, profiled_steps: int, options: Options, rank: int = 0) -> None:
         from torch.profiler import profile, schedule
 
-        self._target = folder / "rank0.pt.trace.json.gz"
+        self._target = folder / f"rank{rank}.pt.trace.json.gz"
         self.profiler: Steps = profile(
             activities=_activities(device),
             schedule=schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
@@ -169,12 +201,12 @@ class KinetoRecorder:
         return self._target.name
 
 
-def _recorder(device: str, folder: Path, profiled_steps: int, options: Options) -> Recorder:
+def _recorder(device: str, folder: Path, profiled_steps: int, options: Options, rank: int) -> Recorder:
     if device.startswith("npu"):
         from ascend_perf.collectors.torch_npu import NpuRecorder
 
-        return NpuRecorder(folder, profiled_steps, options)
-    return KinetoRecorder(device, folder, profiled_steps, options)
+        return NpuRecorder(folder, profiled_steps, options, rank)
+    return KinetoRecorder(device, folder, profiled_steps, options, rank)
 
 
 def compress_trace(plain: Path, target: Path) -> None:

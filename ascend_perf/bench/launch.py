@@ -1,34 +1,39 @@
-"""Run a workload and leave a run directory: start its process, sample it, write the manifest."""
+"""Run a workload and leave a run directory: start its processes, sample them, write the manifest.
+
+Whatever happens once the workload is known leaves a run directory that `ascend-perf analyze` reads: a run that failed
+or was interrupted has a manifest that says why, and what there is of it.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Final
+from types import FrameType
+from typing import Final, Literal
 
 from ascend_perf import manifest as manifests
-from ascend_perf.bench import figures, series
-from ascend_perf.collectors import devices, telemetry
-from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
-from ascend_perf.model.run import Manifest
+from ascend_perf.bench import before, failures, figures, results, series
+from ascend_perf.bench import prediction as predictions
+from ascend_perf.bench.child import CHECKPOINT_FOLDER
+from ascend_perf.bench.folder import RunFolder
+from ascend_perf.bench.job import Heard, Message, run_job
+from ascend_perf.bench.job import Ranks as Ranks
+from ascend_perf.bench.prediction import Forecast
+from ascend_perf.bench.said import rank_row, said_of
+from ascend_perf.bench.traffic import busiest
+from ascend_perf.collectors import devices, energy, telemetry
+from ascend_perf.collectors.environment import masked
+from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated
+from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
 
 TRACE_FOLDER: Final = "trace"
 TELEMETRY_FILE: Final = "telemetry.csv"
 SERIES_FILE: Final = "training.jsonl"
-TAIL_LINES: Final = 20
-"""Lines of a workload that died which are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +45,35 @@ class Request:
     overrides: tuple[str, ...] = ()
     device: str = "auto"
     with_stack: bool = False
+    ranks: Ranks = field(default_factory=Ranks)
+    data: Path | None = None
+    """File or folder of real data."""
+    model_config: Path | None = None
+    """A config.json of Hugging Face: the shape of the model."""
+    save_checkpoint: bool = False
+    resume: Path | None = None
+    """A run directory with a checkpoint, or the checkpoint itself."""
+    variables: tuple[str, ...] = ()
+    """`KEY=VALUE` for the processes; they win over the preset's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Progress: a phase begins (`steps` 0 where it has none), or the device has been chosen."""
+    """Progress: a phase begins (`steps` 0 where it has none), the device has been chosen, or something is to be told:
+    a `forecast` before the run, a `warning`, or the `folder` of a run that did not come to its end."""
 
     phase: str
     steps: int = 0
     device: devices.SeenDevice | None = None
+    forecast: Forecast | None = None
+    warning: str = ""
+    folder: Path | None = None
 
 
 def default_folder(request: Request, now: datetime) -> Path:
     """runs/<workload>-<preset>-<timestamp> under the current directory."""
-    return Path("runs") / f"{request.workload}-{request.preset}-{now:%Y%m%d-%H%M%S}"
+    preset = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in request.preset)[:40]
+    return Path("runs") / f"{request.workload}-{preset}-{now:%Y%m%d-%H%M%S}"
 
 
 def launch(
@@ -63,187 +83,333 @@ def launch(
     force: bool = False,
     on_notice: Callable[[Notice], None] = lambda notice: None,
 ) -> tuple[Path, Manifest]:
-    """Run the workload in a process of its own; returns the run directory and its manifest.
+    """Run the workload in processes of its own; returns the run directory and its manifest.
 
     Args:
         folder: the run directory; None makes runs/<workload>-<preset>-<timestamp>.
-        force: replace a run directory that is there.
-        on_notice: told when a phase begins.
+        force: replace a run directory that is there; a complete one is only replaced by a complete one.
+        on_notice: told when a phase begins, and what to know before and after the run.
 
     Raises:
         UsageError: no such workload, preset or setting, or the folder is taken.
         MachineError: torch or another package is absent, the device is not there, or its memory is too small.
+        Interrupted: SIGINT or SIGTERM reached us.
     """
     now = datetime.now().astimezone()
     workload = _spec.find_workload(request.workload)
-    settings = workload.settings(request.preset, request.overrides)
-    _check_packages(workload)
-    environment = _environment(request.device)
-    with _run_folder(folder or default_folder(request, now), force) as where:
-        (where / TRACE_FOLDER).mkdir()
+    with RunFolder(folder or default_folder(request, now), force) as where, _terminated():
+        attempt = _Attempt(request, workload, now, where.path, on_notice)
+        try:
+            attempt.run()
+            manifest = attempt.manifest("complete", "")
+        except (Exception, KeyboardInterrupt) as error:
+            is_stop = isinstance(error, (Interrupted, KeyboardInterrupt))
+            manifest = attempt.manifest("interrupted" if is_stop else "failed", _problem(error))
+            manifests.write_manifest(where.path, manifest)
+            on_notice(Notice(phase="left", folder=where.left()))
+            raise
+        manifests.write_manifest(where.path, manifest)
+        where.done()
+        return where.path, manifest
+
+
+class _Attempt:
+    """One run, and what is known of it so far."""
+
+    def __init__(
+        self, request: Request, workload: _spec.Workload, now: datetime, folder: Path,
+        on_notice: Callable[[Notice], None],
+    ) -> None:  # fmt: skip
+        self._request, self._workload, self._now, self._folder = request, workload, now, folder
+        self._on_notice = on_notice
+        self._settings: _spec.Settings | None = None
+        self._prediction: _spec.Prediction | None = None
+        self._said = figures.Said()
+        self._energy: figures.Energy | None = None
+        self._notes: list[str] = []
+        self._files: dict[str, tuple[str, ...]] = {}
+
+    def run(self) -> None:
+        """Check, start, hear, and write what was measured.
+
+        Raises:
+            as `launch`.
+        """
+        request = self._request
+        self._settings = settings = self._workload.settings(
+            request.preset, request.overrides, between=_between(request.model_config)
+        )
+        self._prediction = predictions.predicted(self._workload, settings, request.ranks.world_size)
+        data, resume = _checked_path(request.data, "--data"), _checkpoint_of(request.resume)
+        before.check_packages(self._workload)
+        preset = self._workload.presets()[request.preset]
+        environment = before.environment_of(request.device, request.ranks, request.variables, preset.environment)
+        (self._folder / TRACE_FOLDER).mkdir()
         body = {
             "workload": request.workload,
             "settings": settings.as_dict(),
             "device": request.device,
             "with_stack": request.with_stack,
-            "trace_folder": str((where / TRACE_FOLDER).resolve()),
+            "world_size": request.ranks.world_size,
+            "folder": str(self._folder.resolve()),
+            "trace_folder": TRACE_FOLDER,
+            "data": data,
+            "resume": resume,
+            "save": request.save_checkpoint,
         }
-        said, samples = _child(body, environment, on_notice)
-        files = {"trace": (f"{TRACE_FOLDER}/{said.measurement['trace_name']}",)}
-        notes = list(said.problems)
+        self._on_notice(Notice(phase="start"))
+        with ExitStack() as stack:
+            meter = stack.enter_context(energy.PackageMeter())
+            sampling = _Sampling(stack)
+
+            def on_message(message: Message) -> None:
+                sampling.hear(message)
+                self._tell(message)
+
+            heard = run_job(body, request.ranks, environment, on_message)
+        self._keep(heard, sampling.samples, meter)
+        if (error := failures.error_of(heard, request.ranks)) is not None:
+            raise error
+
+    def _tell(self, message: Message) -> None:
+        if message["event"] == "phase":
+            self._on_notice(Notice(phase=message["phase"], steps=message["steps"]))
+        elif message["event"] == "device":
+            device = devices.SeenDevice(**message["device"])
+            self._on_notice(Notice(phase="device", device=device))
+            if self._prediction is not None:
+                ranks = self._request.ranks
+                forecast = Forecast(
+                    prediction=self._prediction, world_size=ranks.world_size, device_bytes=device.memory_bytes,
+                    sharing_ranks=ranks.per_node if device.type == "cpu" else 1,
+                )  # fmt: skip
+                self._on_notice(Notice(phase="forecast", forecast=forecast))
+                if forecast.is_too_large:
+                    warning = predictions.warning_of(forecast)
+                    self._notes.append(warning)
+                    self._on_notice(Notice(phase="warning", warning=warning))
+
+    def _keep(self, heard: Heard, samples: Sequence[telemetry.Sample], meter: energy.PackageMeter) -> None:
+        """Write all parts of the run directory but the manifest."""
+        said = self._said = said_of(heard)
+        self._notes += said.problems
+        traces = sorted(path.name for path in (self._folder / TRACE_FOLDER).iterdir())
+        if traces:
+            self._files["trace"] = tuple(f"{TRACE_FOLDER}/{name}" for name in traces)
         if samples:
-            telemetry.write_samples(where / TELEMETRY_FILE, samples)
-            files["telemetry"] = (TELEMETRY_FILE,)
-        else:
-            notes.append("no telemetry: psutil is not installed")
-        if said.series:
-            series.write_series(where / SERIES_FILE, said.series, said.measurement)
-            files["series"] = (SERIES_FILE,)
-        run = figures.manifest_of(
-            said, request_words=_command(request), preset=request.preset, workload=request.workload,
-            settings=settings, created=now.isoformat(timespec="seconds"), files=files, notes=tuple(notes),
-        )  # fmt: skip
-        manifests.write_manifest(where, run)
-        return where, run
-
-
-def _check_packages(workload: _spec.Workload) -> None:
-    absent = [name for name in ("torch", *workload.needs) if importlib.util.find_spec(name) is None]
-    if absent:
-        names = ", ".join({"PIL": "pillow"}.get(name, name) for name in absent)
-        raise MachineError(f"{workload.name} needs {names}, not installed here", hint=devices.INSTALL_TORCH)
-
-
-def _environment(requested: str) -> dict[str, str]:
-    """Variables for the process of the workload.
-
-    With torch_npu installed but CANN absent, `import torch` fails. A run on another device must not die of that.
-
-    Raises:
-        MachineError: two profilers would share the device, or an NPU was asked for and its back end does not load.
-    """
-    environment = dict(os.environ)
-    if devices.installed_version("torch_npu") is None:
-        return environment
-    for name in ("PROFILER_SAMPLECONFIG", "PROFILING_MODE"):
-        if name in environment and requested in ("auto", "npu"):
-            raise MachineError(
-                f"{name} is set: this runs under msprof, which shares the device's single profiling channel with us",
-                hint="start `ascend-perf run` without msprof",
+            telemetry.write_samples(self._folder / TELEMETRY_FILE, samples)
+            self._files["telemetry"] = (TELEMETRY_FILE,)
+        elif not telemetry.is_available():
+            self._notes.append("no telemetry: psutil is not installed")
+        if said.series and said.measurement is not None:
+            series.write_series(self._folder / SERIES_FILE, said.series, said.measurement)
+            self._files["series"] = (SERIES_FILE,)
+        if (self._folder / CHECKPOINT_FOLDER).is_dir() and heard.last("result") is not None:
+            self._files["checkpoint"] = (CHECKPOINT_FOLDER,)
+        tables = dict(said.tables)
+        if said.ranks and len(said.ranks) > 1:
+            tables["ranks"] = [rank_row(rank) for rank in said.ranks]
+        if said.ranks and self._prediction is not None:
+            counted = [rank["traffic"] for rank in said.ranks if rank["traffic"] is not None]
+            rows = predictions.compare(
+                self._prediction, figures.most_memory(said.ranks), busiest(counted) if counted else None
             )
-    if requested in ("cpu", "cuda"):
-        return {**environment, devices.AUTOLOAD: "0"}
-    inventory = devices.probe()
-    if requested == "npu":
-        devices.choose("npu", inventory)
-    return {**environment, **inventory.environment}
+            tables["prediction"] = predictions.table_of(rows)
+        results.write_tables(self._folder, tables)
+        if (self._folder / results.FOLDER).is_dir():
+            left = sorted(path.name for path in (self._folder / results.FOLDER).iterdir())
+            self._files["results"] = tuple(f"{results.FOLDER}/{name}" for name in left)
+        self._energy = self._energy_of(meter) if said.ranks else None
+
+    def _energy_of(self, meter: energy.PackageMeter) -> figures.Energy | None:
+        """Energy over the measured steps: of the devices, on a CPU of the processor packages."""
+        said = self._said
+        assert said.measurement is not None and said.device is not None
+        if said.device.type != "cpu":
+            joules = [rank["device_joules"] for rank in said.ranks]
+            known = [one for one in joules if one is not None]
+            if len(known) == len(joules):
+                counted = f"{len(known)} {said.device.type} devices, without the host"
+                return figures.Energy(joules=sum(known), counted=counted)
+            self._notes.append("no energy: no sensor of the device could be read")
+            return None
+        if not meter.is_there:
+            self._notes.append("no energy: counters of the processor packages (RAPL) are not there or may not be read")
+            return None
+        if self._request.ranks.nodes > 1:
+            self._notes.append("no energy: the processor packages of the other nodes are not read")
+            return None
+        total = meter.joules(said.measurement["measured_from_ns"], said.measurement["measured_to_ns"])
+        if total is None:
+            self._notes.append("no energy: the measured steps took less than a second, or the counters were not read")
+            return None
+        return figures.Energy(joules=total, counted="the processor packages, other work on them included")
+
+    def manifest(self, status: Literal["complete", "interrupted", "failed"], problem: str) -> Manifest:
+        """The manifest of what is known now."""
+        request, said = self._request, self._said
+        metrics, notes = figures.all_metrics(
+            said, world_size=request.ranks.world_size, prediction=self._prediction, energy=self._energy
+        )
+        if status != "complete":
+            notes = (*notes, *self._lacking())
+        device, timed = said.device, said.measurement
+        return Manifest(
+            workload=request.workload,
+            preset=request.preset,
+            device=request.device if device is None else device.type,
+            device_facts=self._facts(),
+            data_origin="measured",
+            created=self._now.isoformat(timespec="seconds"),
+            config={} if self._settings is None else self._settings.as_dict(),
+            command=command_of(request),
+            versions=said.versions,
+            environment=said.environment,
+            metrics=metrics,
+            timings_ns={} if timed is None else {
+                "warmup": tuple(timed["warmup_ns"]),
+                "measured": tuple(timed["measured_ns"]),
+                "profiled": tuple(timed["profiled_ns"]),
+            },
+            seed=None if self._settings is None else self._settings.plan.seed,
+            files=self._files,
+            notes=(*self._notes, *notes),
+            status=status,
+            problem=problem,
+        )  # fmt: skip
+
+    def _facts(self) -> dict[str, Fact]:
+        said, ranks = self._said, self._request.ranks
+        facts: dict[str, Fact] = {}
+        if said.device is not None:
+            facts |= {
+                "index": said.device.index, "name": said.device.name, "memory_bytes": said.device.memory_bytes,
+                "cores": said.device.cores,
+            }  # fmt: skip
+        if said.threads is not None:
+            facts["host_threads"] = said.threads
+        if said.program is not None:
+            facts["dtype"] = said.program["dtype"]
+        return {**facts, "world_size": ranks.world_size, "nodes": ranks.nodes, "node_rank": ranks.node_rank}
+
+    def _lacking(self) -> list[str]:
+        """What a run that did not come to its end lacks."""
+        plan = None if self._settings is None else self._settings.plan
+        timed = self._said.measurement
+        lacking = []
+        for phase, planned in (
+            ("measured", plan.measured_steps if plan else 0), ("profiled", plan.profiled_steps if plan else 0)
+        ):  # fmt: skip
+            done = 0 if timed is None else len(timed["measured_ns" if phase == "measured" else "profiled_ns"])
+            if done < planned:
+                lacking.append(f"the run ended early: {done} of {planned} {phase} steps were done")
+        if "trace" not in self._files:
+            lacking.append("no trace: the run ended before the profiler wrote one")
+        return lacking
 
 
-def _command(request: Request) -> tuple[str, ...]:
-    words = ["ascend-perf", "run", request.workload, "--preset", request.preset, "--device", request.device]
-    for text in request.overrides:
-        words += ["--set", text]
-    return (*words, *(["--with-stack"] if request.with_stack else []))
+class _Sampling:
+    """Telemetry of the first rank, from its first word on."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._sampler: telemetry.Sampler | None = None
+
+    def hear(self, message: Message) -> None:
+        """Start with the process, and go on to the next phase with it."""
+        if message["event"] == "hello" and telemetry.is_available():
+            import psutil
+
+            try:
+                self._sampler = self._stack.enter_context(telemetry.Sampler(message["pid"]))
+            except psutil.Error:  # it has ended already
+                return
+        elif message["event"] == "phase" and self._sampler is not None:
+            self._sampler.phase = message["phase"]
+
+    @property
+    def samples(self) -> Sequence[telemetry.Sample]:
+        """What was sampled."""
+        return () if self._sampler is None else self._sampler.samples
+
+
+def _problem(error: BaseException) -> str:
+    if isinstance(error, AscendPerfError):
+        return masked(error.what)
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C"
+    return masked(str(error).splitlines()[0][:300] if str(error) else type(error).__name__)
 
 
 @contextmanager
-def _run_folder(folder: Path, force: bool) -> Iterator[Path]:
-    """A fresh run directory. When the run fails it is removed, and the one that it was to replace is put back."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not force:
-            raise UsageError(f"{folder} exists", hint="choose another -o, or replace it with --force")
-        if not folder.is_dir() or not manifests.is_run_directory(folder):
-            raise UsageError(
-                f"{folder} is no run directory of ours (no manifest.json): not replaced", hint="choose another -o"
-            )
-    before = folder.with_name(f"{folder.name}.before-{os.getpid()}") if folder.exists() else None
+def _terminated() -> Iterator[None]:
+    """SIGTERM is an exception here, as Ctrl-C is."""
+
+    def arrived(number: int, frame: FrameType | None) -> None:
+        raise Terminated("stopped by SIGTERM")
+
     try:
-        if before is not None:
-            folder.rename(before)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made: {error.strerror}", hint="choose another -o") from error
+        before = signal.signal(signal.SIGTERM, arrived)
+    except ValueError:  # not the main thread
+        yield
+        return
     try:
-        yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        if before is not None:
-            before.rename(folder)
-        raise
-    if before is not None:
-        shutil.rmtree(before)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _child(
-    body: dict[str, object], environment: dict[str, str], on_notice: Callable[[Notice], None]
-) -> tuple[figures.Said, Sequence[telemetry.Sample]]:
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as noise:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ascend_perf.bench.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=noise,
-            env=environment,
-            text=True,
-            encoding="utf-8",
-        )
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            with process.stdin as stdin:
-                json.dump(body, stdin)
-            with telemetry.Sampler(process.pid) if telemetry.is_available() else nullcontext() as sampler:
-                said = _listen(process.stdout, sampler, on_notice)
-            code = process.wait()
-        finally:
-            if process.poll() is None:  # we were interrupted
-                process.kill()
-                process.wait()
-            process.stdout.close()
-        if said is None or code:
-            noise.seek(0)
-            raise _death(code, noise.read().splitlines()[-TAIL_LINES:])
-        return said, sampler.samples if sampler else ()
+def _between(model_config: Path | None) -> Mapping[str, _spec.Value] | None:
+    if model_config is None:
+        return None
+    from ascend_perf.workloads._model_config import settings_of
+
+    return settings_of(model_config)
 
 
-def _listen(
-    lines: IO[str], sampler: telemetry.Sampler | None, on_notice: Callable[[Notice], None]
-) -> figures.Said | None:
-    device: devices.SeenDevice | None = None
-    problems: tuple[str, ...] = ()
-    said: figures.Said | None = None
-    on_notice(Notice(phase="start"))
-    for line in lines:
-        message = json.loads(line)
-        if message["event"] == "device":
-            device, problems = devices.SeenDevice(**message["device"]), tuple(message["problems"])
-            on_notice(Notice(phase="device", device=device))
-        elif message["event"] == "phase":
-            if sampler:
-                sampler.phase = message["phase"]
-            on_notice(Notice(phase=message["phase"], steps=message["steps"]))
-        elif message["event"] == "result":
-            assert device is not None
-            said = figures.Said(
-                device=device,
-                problems=problems,
-                measurement=message["measurement"],
-                program=message["program"],
-                threads=message["threads"],
-                versions=message["versions"],
-                environment=message["environment"],
-                series=message["series"],
-            )
-        else:
-            kinds = {kind.exit_code: kind for kind in (UsageError, InputError, MachineError)}
-            raise kinds.get(message["exit_code"], AscendPerfError)(message["what"], hint=message["hint"])
-    return said
+def _checked_path(path: Path | None, option: str) -> str | None:
+    """The absolute path as text.
+
+    Raises:
+        InputError: there is nothing.
+    """
+    if path is None:
+        return None
+    if not path.exists():
+        raise InputError(f"{option} {path}: there is nothing", hint="check the path")
+    return str(path.resolve())
 
 
-def _death(code: int, tail: Sequence[str]) -> Exception:
-    """Why the process ended: killed by the system is the machine's matter, anything else is our bug."""
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = "often too little memory: choose a smaller preset" if name == "SIGKILL" else ""
-        lines = "".join(f"\n  {line}" for line in tail[-3:])
-        return MachineError(f"the process of the workload was ended by {name}{lines}", hint=hint)
-    return RuntimeError("the process of the workload ended with code " + "\n  ".join([str(code), *tail]))
+def _checkpoint_of(resume: Path | None) -> str | None:
+    """The folder with the state to go on from.
+
+    Raises:
+        InputError: there is none.
+    """
+    if resume is not None and (resume / manifests.FILE_NAME).exists():
+        if not (resume / CHECKPOINT_FOLDER).is_dir():
+            raise InputError(f"{resume} has no checkpoint", hint="run it with --save-checkpoint")
+        resume = resume / CHECKPOINT_FOLDER
+    return _checked_path(resume, "--resume")
+
+
+def command_of(request: Request) -> tuple[str, ...]:
+    """Words of the command that repeats the run; files by their last name."""
+    words = ["ascend-perf", "run", request.workload, "--preset", request.preset, "--device", request.device]
+    for text in request.overrides:
+        words += ["--set", text]
+    files = {"--data": request.data, "--model-config": request.model_config, "--resume": request.resume}
+    for option, path in files.items():
+        if path is not None:
+            words += [option, path.name]
+    for text in request.variables:
+        words += ["--env", masked(text)]
+    ranks = request.ranks
+    if ranks.world_size > 1:
+        words += ["--nproc", str(ranks.per_node)]
+    if ranks.nodes > 1:
+        words += ["--nnodes", str(ranks.nodes)]
+    return (
+        *words, *(["--save-checkpoint"] if request.save_checkpoint else []),
+        *(["--with-stack"] if request.with_stack else []),
+    )  # fmt: skip

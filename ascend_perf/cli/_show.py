@@ -14,6 +14,7 @@ from ascend_perf.units import format_quantity, format_ratio, significant
 
 if TYPE_CHECKING:
     from ascend_perf.bench.launch import Notice
+    from ascend_perf.bench.prediction import Forecast
     from ascend_perf.collectors.devices import SeenDevice
     from ascend_perf.model.finding import Metric
     from ascend_perf.model.run import Manifest
@@ -30,6 +31,7 @@ _PHASES: Final = {
     "profiler_warmup": "warming up the profiler",
     "profiled": "profiling, {steps} steps",
     "export": "writing the trace",
+    "checkpoint": "writing the checkpoint",
 }
 
 
@@ -64,13 +66,21 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[Notice], None]]:
-    """Shows the phases of a run; the chosen device is always printed (to standard error)."""
+def progress(lang: Literal["en", "zh"] = "en") -> Iterator[Callable[[Notice], None]]:
+    """Shows the phases of a run; device, prediction and warnings are always printed (to standard error)."""
     with working(_PHASES["start"]) as update:
 
         def on_notice(notice: Notice) -> None:
             if notice.device is not None:
                 click.echo(f"device: {device_words(notice.device)}", err=True)
+            elif notice.forecast is not None:
+                click.echo(forecast_words(notice.forecast, lang), err=True)
+            elif notice.warning:
+                from ascend_perf.reports.phrases import spoken
+
+                click.echo(f"ascend-perf: {spoken(notice.warning, lang)}", err=True)
+            elif notice.folder is not None:
+                click.echo(f"ascend-perf: {_FORECAST[lang]['left'].format(notice.folder)}", err=True)
             elif notice.phase in _PHASES:
                 update(_PHASES[notice.phase].format(steps=notice.steps))
 
@@ -85,6 +95,50 @@ def device_words(device: SeenDevice) -> str:
     if device.memory_bytes is not None:
         facts.append(format_quantity(device.memory_bytes, "bytes"))
     return " · ".join(facts)
+
+
+_FORECAST: Final = {
+    "en": {
+        "title": "modelled, for the rank that needs most of {}:",
+        "memory": "memory",
+        "sum": "sum",
+        "of_device": "{} of {} on the device",
+        "traffic": "communication per step, {} axis",
+        "calls": "{} in {} calls",
+        "left": "what there is of the run, with the reason: {}",
+    },
+    "zh": {
+        "title": "建模值（{} 卡中需求最大的一卡）：",
+        "memory": "内存",
+        "sum": "合计",
+        "of_device": "{}，设备共 {}",
+        "traffic": "每步通信，{} 轴",
+        "calls": "{}，{} 次调用",
+        "left": "本次运行已有的内容及原因：{}",
+    },
+}
+
+
+def forecast_words(forecast: Forecast, lang: Literal["en", "zh"] = "en") -> str:
+    """The prediction of a run as a small table: memory by component against the device's, communication per step."""
+    words = _FORECAST[lang]
+    rows = [
+        (words["memory"], component, format_quantity(count, "bytes"))
+        for component, count in forecast.prediction.memory_bytes.items()
+    ]
+    if rows:
+        total, there = (format_quantity(count, "bytes") for count in (forecast.rank_bytes, forecast.device_bytes))
+        if forecast.sharing_ranks > 1:
+            total = f"{forecast.sharing_ranks} x {total}"
+        said = total if forecast.device_bytes is None else words["of_device"].format(total, there)
+        rows.append((words["memory"], words["sum"], said))
+    rows += [
+        (words["traffic"].format(part.axis), part.collective,
+         words["calls"].format(format_quantity(part.bytes_per_step, "bytes"), part.calls_per_step))
+        for part in forecast.prediction.traffic
+    ]  # fmt: skip
+    title = words["title"].format(forecast.world_size)
+    return "\n".join([title, columns(rows, indent="  ")]) if rows else title
 
 
 def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:

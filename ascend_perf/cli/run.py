@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from ascend_perf.cli import _show
+from ascend_perf.errors import UsageError
 
 
 @click.command("run")
@@ -20,6 +21,32 @@ from ascend_perf.cli import _show
     default="auto",
     show_default=True,
     help="auto takes the first that is there of npu, cuda, cpu.",
+)
+@click.option("--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes on this machine.")
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines of the job.")
+@click.option("--node-rank", type=click.IntRange(min=0), default=0, show_default=True, help="Number of this machine.")
+@click.option("--master-addr", default="127.0.0.1", show_default=True, help="Address of machine 0, of several.")
+@click.option(
+    "--master-port", type=click.IntRange(1, 65535), default=29500, show_default=True, help="Port of machine 0."
+)
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="File or folder of real data. [default: synthetic, by the seed]"
+)
+@click.option(
+    "--model-config",
+    type=click.Path(path_type=Path),
+    help="A config.json of Hugging Face: the shape of the model, between the preset and --set.",
+)
+@click.option("--save-checkpoint", is_flag=True, help="Save the state at the end, in the run directory.")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on from the checkpoint of another run."
+)
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Environment variable of the processes, over those of the preset; may be repeated.",
 )
 @click.option(
     "-o",
@@ -40,6 +67,16 @@ def command(
     preset: str,
     overrides: tuple[str, ...],
     device: str,
+    nproc: int,
+    nnodes: int,
+    node_rank: int,
+    master_addr: str,
+    master_port: int,
+    data: Path | None,
+    model_config: Path | None,
+    save_checkpoint: bool,
+    resume: Path | None,
+    variables: tuple[str, ...],
     folder: Path | None,
     force: bool,
     with_stack: bool,
@@ -50,17 +87,27 @@ def command(
     """Run WORKLOAD, profile it and write a report.
 
     Steps are first timed alone, then under the profiler; throughput comes from the first. Everything that was
-    measured is in the run directory, which `ascend-perf analyze` reads again on any machine.
+    measured is in the run directory, which `ascend-perf analyze` reads again on any machine. A run that fails or is
+    stopped (Ctrl-C) leaves one as well, with the reason.
 
     \b
     ascend-perf run llm-pretrain
     ascend-perf run resnet50-infer --preset small --set batch=16 --device cuda
+    ascend-perf run llm-pretrain --nproc 2 --set tensor_ranks=2
     """
-    from ascend_perf.bench.launch import Request, launch
+    from ascend_perf.bench.launch import Ranks, Request, launch
 
     chosen_formats = _show.formats_of(formats)
-    request = Request(workload=workload, preset=preset, overrides=overrides, device=device, with_stack=with_stack)
-    with _show.progress() as on_notice:
+    if node_rank >= nnodes:
+        raise UsageError(f"--node-rank {node_rank} of --nnodes {nnodes}", hint="machines are numbered from 0")
+    ranks = Ranks(
+        per_node=nproc, nodes=nnodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port
+    )
+    request = Request(
+        workload=workload, preset=preset, overrides=overrides, device=device, with_stack=with_stack, ranks=ranks,
+        data=data, model_config=model_config, save_checkpoint=save_checkpoint, resume=resume, variables=variables,
+    )  # fmt: skip
+    with _show.progress(lang) as on_notice:
         where, manifest = launch(request, folder=folder, force=force, on_notice=on_notice)
     click.echo(_show.summary_of(manifest, lang))
     if no_report:

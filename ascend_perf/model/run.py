@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.run_view import run_html, run_line, run_text
@@ -47,9 +47,12 @@ class Manifest:
     preset: str | None = None
     device_facts: Mapping[str, Fact] = field(default_factory=dict)
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Part (trace, telemetry) to paths relative to the run directory."""
+    """Part (trace, telemetry, series, results, checkpoint) to paths relative to the run directory."""
     notes: tuple[str, ...] = ()
     """What a reader must know: what was not measured and why."""
+    status: Literal["complete", "interrupted", "failed"] = "complete"
+    problem: str = ""
+    """Why the run did not come to its end."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -1,0 +1,90 @@
+"""What is checked and set before the processes of a workload start: packages, back ends, environment variables."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ascend_perf.bench.job import Ranks
+from ascend_perf.collectors import devices
+from ascend_perf.errors import MachineError, UsageError
+from ascend_perf.workloads import _spec
+
+
+def check_packages(workload: _spec.Workload) -> None:
+    absent = [name for name in ("torch", *workload.needs) if importlib.util.find_spec(name) is None]
+    if absent:
+        names = ", ".join("pillow" if name == "PIL" else name for name in absent)
+        raise MachineError(f"{workload.name} needs {names}, not installed here", hint=devices.INSTALL_TORCH)
+
+
+def environment_of(
+    requested: str, ranks: Ranks, texts: Sequence[str], presets: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """Variables for the processes: ours, those of the preset for this kind of device, those of the user.
+
+    Args:
+        requested: npu, cuda, cpu or auto.
+        ranks: processes that share the cores of this machine.
+        texts: `KEY=VALUE` of the user.
+        presets: variables of the preset by kind of device.
+
+    Raises:
+        UsageError: a variable of the user is not KEY=VALUE, or one is known to be wrong.
+        MachineError: as `_back_end`.
+    """
+    environment, kind = _back_end(requested, needs_kind=bool(presets))
+    chosen = dict(presets.get(kind, {})) if kind is not None else {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--env {text!r} is not KEY=VALUE", hint="example: --env TASK_QUEUE_ENABLE=2")
+        chosen[name.strip()] = value
+    if chosen and kind is not None:
+        _check_launch_settings(chosen, kind)
+    if ranks.world_size > 1:
+        threads = max(1, (devices.usable_cores() or 1) // ranks.per_node)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+        if ranks.nodes == 1 and Path("/sys/class/net/lo").exists():
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works without a name for this host
+    return {**environment, **chosen}
+
+
+def _check_launch_settings(variables: Mapping[str, str], kind: str) -> None:
+    if importlib.util.find_spec("ascend_perf.workloads._launch_settings") is None:
+        return
+    from ascend_perf.workloads._launch_settings import check_environment
+
+    if problems := check_environment(variables, kind):
+        first, *more = [str(problem) for problem in problems]
+        raise UsageError("; ".join((first, *more)), hint="see docs/workloads.md, launch settings")
+
+
+def _back_end(requested: str, *, needs_kind: bool) -> tuple[dict[str, str], str | None]:
+    """Our variables, without automatic back ends when they are not wanted or cannot be loaded; and the kind of device
+    where it is known.
+
+    With torch_npu installed but CANN absent, `import torch` fails. A run on another device must not die of that.
+
+    Raises:
+        MachineError: two profilers would share the device, or an NPU was asked for and its back end does not load.
+    """
+    environment = dict(os.environ)
+    kind = None if requested == "auto" else requested
+    if devices.installed_version("torch_npu") is None:
+        if kind is None and needs_kind:
+            kind = devices.choose("auto", devices.probe()).type
+        return environment, kind
+    for name in ("PROFILER_SAMPLECONFIG", "PROFILING_MODE"):
+        if name in environment and requested in ("auto", "npu"):
+            raise MachineError(
+                f"{name} is set: this runs under msprof, which shares the device's single profiling channel with us",
+                hint="start `ascend-perf run` without msprof",
+            )
+    if requested in ("cpu", "cuda"):
+        return {**environment, devices.AUTOLOAD: "0"}, kind
+    inventory = devices.probe()
+    kind = devices.choose(requested, inventory).type
+    return {**environment, **inventory.environment}, kind
