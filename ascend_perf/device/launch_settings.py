@@ -40,6 +40,9 @@ class Problem:
     right: str
     """What to write instead, as `NAME=value`; empty when nothing is known."""
 
+    def __str__(self) -> str:
+        return f"{self.words.en}; write {self.right}" if self.right else self.words.en
+
 
 def check_environment(variables: Mapping[str, str], kind: str) -> list[Problem]:
     """What is wrong with variables for processes on a kind of device (npu, cuda, cpu), by name.

@@ -187,7 +187,8 @@ def test_any_text_is_judged_and_the_right_form_is_right(name: str, value: str) -
             again, _, written = problem.right.partition("=")
             assert len(problem.words.en) < 1000
             assert again == name
-            if "ALLOC_CONF" not in name:  # there the nearest key is named, with the value as it was given
+            # A right allocator line is only the nearest key; a path inside a server needs its partner.
+            if "ALLOC_CONF" not in name and "HCCL_INTRA" not in name:
                 assert [p for p in check_environment({name: written}, "npu") if p.level == "error"] == []
 
 
