@@ -8,7 +8,6 @@
   const STRIP = 16; // px of the marks of findings below it
   const SHORTEST_NS = 50; // narrowest window
   const MANY_PLANES = 6; // more of them start closed
-  const MARK = { critical: "▲▲", high: "▲", medium: "◆", low: "●" };
   const TYPES = AP.lanes.TYPES;
 
   AP.timelineOf = function (rank) {
@@ -40,37 +39,30 @@
     return true;
   };
 
-  function bandsOf(rank) {
-    const bands = [];
-    AP.data.findings.forEach(function (finding, i) {
-      finding.bands.forEach(function (band) {
-        if (band.rank === rank) bands.push({ s: band.start, e: band.end, n: i + 1, severity: finding.severity, title: finding.title });
-      });
-    });
-    return bands.sort(function (a, b) { return a.s - b.s; });
-  }
-
   AP.timelineView = function (table) {
     const started = performance.now();
     const model = AP.lanes.build(table, AP.table("timeline-window"), AP.table("counter-timeline"));
     if (!model) return null;
-    const bands = bandsOf(table.rank);
+    const bands = AP.timelineBands.of(table.rank);
     const HEAD = AXIS + (bands.length ? STRIP : 4);
     const memory = AP.state.timeline = AP.state.timeline || {};
     const kept = memory["at" + table.rank];
     const view = kept && kept[0] < kept[1] ? { from: Math.max(model.low, kept[0]), to: Math.min(model.high, kept[1]) } : { from: model.low, to: model.high };
     if (!(view.to > view.from)) Object.assign(view, { from: model.low, to: model.high });
     const closed = memory.closed = memory.closed || {};
-    let width = 0, height = 0, hover = null, pinned = null, chosen = null, found = null, groups = [], ink = null, waiting = false;
+    let width = 0, height = 0, hover = null, pinned = null, chosen = null, groups = [], ink = null, waiting = false;
     const canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": AP.t("timeline.canvas") });
     const pen = canvas.getContext("2d");
     const brush = AP.timelinePaint(pen, {
       model: model, view: view, left: left, at: at, ns: ns,
-      width: function () { return width; }, height: function () { return height; }, found: function () { return found; },
+      width: function () { return width; }, height: function () { return height; }, found: function () { return searched.found(); },
+    });
+    const over = AP.timelineMarks(pen, {
+      model: model, left: left, at: at, head: HEAD, closed: closed,
+      width: function () { return width; }, height: function () { return height; },
     });
     const said = h("output", { class: "count" });
     const detail = h("span", { class: "count" });
-    const hits = h("output", { class: "count" });
     const panel = h("div", { class: "timeline-panel", "aria-live": "polite" });
     const marks = h("ul", { class: "timeline-bands" });
     const titles = h("div", { class: "timeline-groups" });
@@ -199,93 +191,15 @@
           pen.fillText(brush.fit("≤ " + q(counter.top, counter.unit), left() - 16), 8, counter.y + 21);
         });
       });
-      bandMarks(c);
-      selection(c);
-      arrows(c);
+      over.bands(c, bands);
+      over.selection(c, hover, pinned, input.drag(), chosen);
+      over.arrows(c, pinned);
       const share = tally.all ? tally.exact / tally.all : 1;
       said.textContent = AP.t("timeline.window", { from: AP.format.offset(view.from), to: AP.format.offset(view.to) }) + " (" + q(Math.round(view.to - view.from), "ns") + ")";
       detail.textContent = !model.runs ? AP.t("timeline.all_exact") : tally.exact === tally.all ? AP.t("timeline.exact_here")
         : AP.t("timeline.merged_here", { exact: AP.format.significant(tally.exact, 12), all: AP.format.significant(tally.all, 12), share: q(share, "ratio") });
-      chips();
+      tellBands();
       canvas.drawMs = performance.now() - began;
-    }
-
-    /** Marks of severity and numbers of the findings above their bands, as far as there is room. */
-    function bandMarks(c) {
-      // The first findings first, wherever they are.
-      const taken = [];
-      pen.font = "600 11px system-ui, sans-serif";
-      bands.slice().sort(function (x, y) { return x.n - y.n || x.s - y.s; }).forEach(function (b) {
-        b.x = null;
-        const x0 = Math.max(left(), at(b.s)), x1 = at(b.e);
-        if (x1 < left() || x0 > width - 24) return;
-        const text = MARK[b.severity] + " " + b.n, until = x0 + pen.measureText(text).width + 4;
-        if (taken.some(function (t) { return x0 < t[1] + 4 && until > t[0] - 4; })) return;
-        pen.fillStyle = c["sev-" + b.severity];
-        pen.fillText(text, x0 + 1, AXIS + 6);
-        b.x = [x0, until];
-        taken.push(b.x);
-      });
-      pen.font = "11px system-ui, sans-serif";
-    }
-
-    function selection(c) {
-      [hover, pinned].forEach(function (p) {
-        if (!p || !p.lane || closed[p.lane.group]) return;
-        const home = p.lane.hidden ? model.lanes.find(function (l) { return l.waits === p.lane; }) : p.lane;
-        const x0 = Math.max(left(), at(model.s[p.id])), x1 = Math.min(width, at(model.e[p.id]));
-        if (x1 < left() || x0 > width) return;
-        pen.strokeStyle = c.page;
-        pen.lineWidth = 3.5;
-        const y = home.y + (p.lane.hidden ? 0 : model.depth[p.id] * ROW);
-        pen.strokeRect(x0 - 0.5, y - 0.5, Math.max(2, x1 - x0) + 1, ROW - 1);
-        pen.strokeStyle = c.text;
-        pen.lineWidth = p === pinned ? 2 : 1.2;
-        pen.strokeRect(x0 - 0.5, y - 0.5, Math.max(2, x1 - x0) + 1, ROW - 1);
-      });
-      const drag = input.drag();
-      const shown = drag && drag.mode === "zoom" ? { x0: drag.x, x1: drag.now, y0: 0, y1: height }
-        : drag && drag.mode === "select" ? { x0: drag.x, x1: drag.now, y0: drag.y, y1: drag.nowY }
-          : chosen ? { x0: at(chosen.start), x1: at(chosen.end), y0: chosen.top(), y1: chosen.bottom() } : null;
-      if (!shown) return;
-      const x0 = Math.max(left(), Math.min(shown.x0, shown.x1)), x1 = Math.min(width, Math.max(shown.x0, shown.x1));
-      if (x1 <= x0) return;
-      const y0 = Math.min(shown.y0, shown.y1), y1 = Math.max(shown.y0, shown.y1);
-      pen.globalAlpha = 0.14;
-      pen.fillStyle = c.accent;
-      pen.fillRect(x0, y0, x1 - x0, y1 - y0);
-      pen.globalAlpha = 1;
-      pen.strokeStyle = c.accent;
-      pen.lineWidth = 1;
-      pen.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
-    }
-
-    function arrows(c) {
-      if (!pinned || !pinned.links) return;
-      pinned.links.forEach(function (link) {
-        if (closed[link.host.lane.group] || closed[link.task.lane.group]) return;
-        const x0 = at(link.when), x1 = at(model.s[link.task.id]);
-        if (Math.max(x0, x1) < left() || Math.min(x0, x1) > width) return;
-        const y0 = link.host.lane.y + model.depth[link.host.id] * ROW + ROW - 2, y1 = link.task.lane.y + model.depth[link.task.id] * ROW;
-        pen.save();
-        pen.beginPath();
-        pen.rect(left(), HEAD, width - left(), height - HEAD);
-        pen.clip();
-        [[c.page, 4], [c.text, 1.6]].forEach(function (style) {
-          pen.strokeStyle = pen.fillStyle = style[0];
-          pen.lineWidth = style[1];
-          pen.beginPath();
-          pen.moveTo(x0, y0);
-          pen.bezierCurveTo(x0, (y0 + y1) / 2, x1, (y0 + y1) / 2, x1, y1 - 4);
-          pen.stroke();
-        });
-        pen.beginPath();
-        pen.moveTo(x1, y1);
-        pen.lineTo(x1 - 4, y1 - 7);
-        pen.lineTo(x1 + 4, y1 - 7);
-        pen.fill();
-        pen.restore();
-      });
     }
 
     // ---- what lies under the pointer ----------------------------------------------------------------------------------
@@ -334,7 +248,7 @@
         hover = next;
         later();
       }
-      const about = bandsAt(x).slice(0, 2).map(function (b) { return MARK[b.severity] + " " + AP.t("ui.finding_n", { n: b.n }) + AP.t("ui.colon") + AP.w(b.title); });
+      const about = bandsAt(x).slice(0, 2).map(function (b) { return AP.timelineBands.MARK[b.severity] + " " + AP.t("ui.finding_n", { n: b.n }) + AP.t("ui.colon") + AP.w(b.title); });
       const mark = y >= AXIS && y < HEAD && bands.find(function (b) { return b.x && x >= b.x[0] && x <= b.x[1]; });
       canvas.style.cursor = mark ? "pointer" : y < AXIS ? "grab" : "crosshair";
       const parts = (hover ? AP.timelineSays.lines(model, hover) : counterAt(x, y) || []).concat(about);
@@ -405,23 +319,18 @@
           h("button", { type: "button", class: "quiet", on: { click: function () { set(model.s[id] - (model.e[id] - model.s[id]) * 0.3, model.e[id] + (model.e[id] - model.s[id]) * 0.3); } } }, AP.t("timeline.zoom_to")),
           !isNaN(model.launch[id]) ? h("button", { type: "button", class: "quiet", on: { click: function () { const room = (model.e[id] - model.launch[id]) * 0.15; set(model.launch[id] - room, model.e[id] + room); } } }, AP.t("timeline.zoom_launch")) : null,
           closing()),
-        uniqueFindings(about).length ? h("ul", { class: "timeline-bands" }, uniqueFindings(about).map(chip)) : null,
+        about.length ? h("ul", { class: "timeline-bands" }, AP.timelineBands.distinct(about).map(AP.timelineBands.chip)) : null,
       ].filter(Boolean));
     }
 
-    function uniqueFindings(list) {
-      return list.filter(function (b, i) { return list.findIndex(function (o) { return o.n === b.n; }) === i; }).sort(function (a, b) { return a.n - b.n; });
-    }
-    function chip(b) {
-      return h("li", null, h("a", { href: "#finding-" + b.n, class: "sev-" + b.severity }, h("span", { class: "n" }, MARK[b.severity] + " " + b.n), AP.w(b.title)));
-    }
-    let chipsOf = null;
-    function chips() {
-      const seen = uniqueFindings(bands.filter(function (b) { return b.s < view.to && b.e > view.from; }));
+    let bandsSaid = null;
+    /** The findings of the window below it, said again only when they change. */
+    function tellBands() {
+      const seen = AP.timelineBands.distinct(bands.filter(function (b) { return b.s < view.to && b.e > view.from; }));
       const key = seen.map(function (b) { return b.n; }).join();
-      if (key === chipsOf) return;
-      chipsOf = key;
-      marks.replaceChildren.apply(marks, seen.slice(0, 6).map(chip));
+      if (key === bandsSaid) return;
+      bandsSaid = key;
+      marks.replaceChildren.apply(marks, seen.slice(0, 6).map(AP.timelineBands.chip));
     }
 
     function choose(start, end, lanes, top, bottom) {
@@ -448,59 +357,6 @@
 
     function chooseWindow() {
       choose(view.from, view.to, openLanes(), function () { return HEAD; }, function () { return height; });
-    }
-
-    // ---- search -------------------------------------------------------------------------------------------------------
-
-    function search(text) {
-      const wanted = text.trim().toLowerCase();
-      found = null;
-      if (wanted) {
-        const flags = model.nameCode ? model.names.map(function (n) { return AP.w(n).toLowerCase().indexOf(wanted) >= 0; }) : null;
-        const isHit = function (id) { return flags ? model.nameCode(id) >= 0 && flags[model.nameCode(id)] : model.name(id).toLowerCase().indexOf(wanted) >= 0; };
-        found = { ids: [], at: -1, exact: 0, time: 0, runs: 0 };
-        model.lanes.forEach(function (l) {
-          l.rows.forEach(function (row) {
-            row.hits = new Float64Array(row.s.length + 1);
-            for (let i = 0; i < row.s.length; i++) {
-              const id = row.ids[i], match = isHit(id);
-              row.hits[i + 1] = row.hits[i] + (match ? 1 : 0);
-              if (!match) continue;
-              found.ids.push(id);
-              if (model.count[id] > 1) found.runs++;
-              else {
-                found.exact++;
-                found.time += model.e[id] - model.s[id];
-              }
-            }
-          });
-        });
-        found.ids.sort(function (a, b) { return model.s[a] - model.s[b]; });
-      }
-      tellFound();
-      later();
-    }
-
-    function tellFound() {
-      hits.textContent = !found ? "" : (found.at >= 0 ? found.at + 1 + " / " : "")
-        + AP.t("timeline.hits", { count: AP.format.significant(found.exact, 12), time: q(found.time, "ns") })
-        + (found.runs ? " " + AP.t("timeline.hits_runs", { count: AP.format.significant(found.runs, 12) }) : "");
-      before.disabled = next.disabled = !found || !found.ids.length;
-    }
-
-    function step(by) {
-      if (!found || !found.ids.length) return;
-      const n = found.ids.length;
-      if (found.at >= 0) found.at = (found.at + by + n) % n;
-      else {
-        // From what is in the window.
-        const first = found.ids.findIndex(function (id) { return model.s[id] >= view.from; });
-        found.at = by > 0 ? Math.max(0, first) : ((first < 0 ? n : first) - 1 + n) % n;
-      }
-      const id = found.ids[found.at];
-      pin({ lane: model.lanes[model.lane[id]], id: id });
-      reveal(id);
-      tellFound();
     }
 
     /** The interval before or after the pinned one on its lane, or the first of the window. */
@@ -536,8 +392,8 @@
       ArrowUp: function () { zoom(0.6); }, ArrowDown: function () { zoom(1 / 0.6); }, w: function () { zoom(0.6); },
       ArrowLeft: function () { move(-0.2); }, ArrowRight: function () { move(0.2); }, a: function () { move(-0.2); }, d: function () { move(0.2); },
       PageUp: function () { move(-0.9); }, PageDown: function () { move(0.9); }, "0": all, Home: all,
-      s: chooseWindow, ",": function () { beside(-1); }, ".": function () { beside(1); }, n: function () { step(1); }, N: function () { step(-1); },
-      "/": function () { find.focus(); },
+      s: chooseWindow, ",": function () { beside(-1); }, ".": function () { beside(1); }, n: function () { searched.step(1); }, N: function () { searched.step(-1); },
+      "/": function () { searched.focus(); },
       f: function () { if (pinned) set(model.s[pinned.id] - 3 * (model.e[pinned.id] - model.s[pinned.id]), model.e[pinned.id] + 3 * (model.e[pinned.id] - model.s[pinned.id])); },
       Escape: function () { if (pinned || chosen) pin(null); else canvas.blur(); },
     };
@@ -555,20 +411,7 @@
     function button(text, key, act) {
       return h("button", { type: "button", class: "quiet", title: AP.t(key), "aria-label": AP.t(key), on: { click: act } }, text);
     }
-    const before = button("‹", "timeline.before", function () { step(-1); }), next = button("›", "timeline.next", function () { step(1); });
-    const find = h("input", {
-      type: "search", placeholder: AP.t("timeline.find"), "aria-label": AP.t("timeline.find"),
-      on: {
-        input: function (e) { search(e.target.value); },
-        keydown: function (e) {
-          if (e.key === "Enter") {
-            e.preventDefault();
-            step(e.shiftKey ? -1 : 1);
-          }
-        },
-      },
-    });
-    tellFound();
+    const searched = AP.timelineSearch(model, { view: view, button: button, later: later, pin: pin, reveal: reveal });
     current = {
       model: model, view: view, draw: draw, window: set, pin: pin, left: left, chosen: function () { return chosen; },
       statistics: function (start, end) { return AP.lanes.statistics(model, openLanes(), start, end); },
@@ -618,7 +461,7 @@
             type: "button", class: "quiet", title: AP.t("timeline.save_hint"), "data-value": "save",
             on: { click: function () { AP.offer("timeline" + (table.rank === null ? "" : "-rank" + table.rank) + ".json", AP.lanes.trace(model, view.from, view.to), "application/json"); } },
           }, AP.t("timeline.save"))),
-        h("div", { class: "tools" }, hits, find, before, next)),
+        h("div", { class: "tools" }, searched.parts)),
       box_,
       h("div", { class: "table-foot" }, said, detail, model.exact && model.exact.longest ? h("button", { type: "button", class: "link count screen", "data-value": "exact", on: { click: function () { set(model.exact.longest[0], model.exact.longest[1]); } } }, AP.t("timeline.to_exact", { time: q(model.exact.longest[1] - model.exact.longest[0], "ns") })) : null, h("span", { class: "count" }, AP.t("timeline.lanes", { lanes: model.lanes.filter(function (l) { return !l.hidden; }).length, events: AP.format.significant(model.total, 12) }))),
       panel,
