@@ -201,18 +201,25 @@
         root.append(s("text", { class: "roof-label", x: width - m.r + 8, y: at }, s("title", null, n.whole), n.text));
       });
       const taken = [];
-      slopes.forEach(function (l, i) {
+      slopes.forEach(function (l) {
         const low = Math.max(Math.pow(10, range.x0), Math.pow(10, range.y0) / l.value);
         const high = Math.min(Math.pow(10, range.x1), (peak || Math.pow(10, range.y1)) / l.value);
         if (high <= low) return;
         const tilt = Math.atan2(py(high * l.value) - py(low * l.value), px(high) - px(low)) * 180 / Math.PI;
-        const at = Math.pow(10, Math.log10(low) + (Math.log10(high) - Math.log10(low)) * (0.3 + 0.12 * (i % 3)));
         const text = l.label + " " + q(l.value, "bytes_per_s"), long = textWidth(text) + 4, angle = tilt * Math.PI / 180;
-        // In the upper left of a slope there are no marks; the text ends before the plot does.
-        const x0 = Math.max(px(low), Math.min(px(at), px(high) - long * Math.cos(angle))), y0 = py(Math.pow(10, range.x0 + (x0 - m.l) / (width - m.l - m.r) * (range.x1 - range.x0)) * l.value) - 5;
-        for (let k = 0; k < long; k += 12) taken.push({ x: x0 + k * Math.cos(angle), y: y0 + k * Math.sin(angle) - 4, w: 12 });
+        const reach = px(high) - px(low) - long * Math.cos(angle);
+        // Along the slope, where the fewest marks lie under the text.
+        const at = function (share) {
+          const x0 = px(low) + Math.max(0, reach) * share, y0 = py(low * l.value) + (x0 - px(low)) * Math.tan(angle) - 5;
+          const points = [];
+          for (let k = 0; k < long; k += 12) points.push({ x: x0 + k * Math.cos(angle), y: y0 + k * Math.sin(angle) - 4, w: 12 });
+          const hit = marks.filter(function (mark) { return points.some(function (p) { return Math.hypot(p.x + 6 - px(mark.x), p.y - py(mark.y)) < 20; }); }).length;
+          return { x: x0, y: y0, points: points, hit: hit + (points.some(function (p) { return taken.some(function (t) { return Math.hypot(t.x - p.x, t.y - p.y) < 14; }); }) ? 1000 : 0) };
+        };
+        const place = [0.3, 0.45, 0.6, 0.15, 0.75, 0.02, 0.9].map(at).reduce(function (best, one) { return one.hit < best.hit ? one : best; });
+        taken.push.apply(taken, place.points);
         root.append(s("line", { class: "roof", x1: px(low), x2: px(high), y1: py(low * l.value), y2: py(high * l.value) }),
-          s("text", { class: "roof-label", transform: "translate(" + x0 + " " + y0 + ") rotate(" + tilt + ")" }, text));
+          s("text", { class: "roof-label", transform: "translate(" + place.x + " " + place.y + ") rotate(" + tilt + ")" }, text));
       });
       // Together the marks cover at most an eighth of the plot; one alone is never larger than 16 px.
       const area = (width - m.l - m.r) * (height - m.t - m.b) / 8;

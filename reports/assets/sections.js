@@ -164,7 +164,8 @@
     // What is missing comes first and once, then which analyzers it keeps from judging, and on which ranks.
     const seen = new Map();
     section.reasons.forEach(function (r) {
-      const text = r.status === "no_data" ? lack(r.text) : AP.w(r.text), key = text + "|" + r.ranks;
+      const known = r.ranks.filter(function (rank) { return rank !== null; }), every = !known.length || known.length === AP.data.ranks.length;
+      const text = r.status === "no_data" ? lack(r.text) : AP.w(r.text), key = text + "|" + (every ? "" : known);
       if (!seen.has(key)) seen.set(key, { text: text, names: [], ranks: [] });
       const found = seen.get(key);
       if (r.analyzer && found.names.indexOf(r.analyzer) < 0) found.names.push(r.analyzer);
