@@ -1,8 +1,8 @@
 """State of a training in a folder, by torch.distributed.checkpoint: saved by one layout, loaded by any other.
 
 Every tensor is saved by its full name in the model as the pieces that ranks hold, each with its place in the whole; a
-rank loads what its own piece needs. Beside weights and moments there are the steps done, which give the place in the data
-as well, the loss scale, and each rank's random state.
+rank loads what its own piece needs. Beside weights and moments there are the steps done, which give the place in the
+data as well, the loss scale, and each rank's random state.
 
 A saved state is read by pickle: load your own only.
 """
@@ -67,6 +67,11 @@ class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]  # torch is not ty
 
 
 class _LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is not type-checked here
+    def set_up_planner(self, state_dict: dict[str, Any], metadata: Any = None, is_coordinator: bool = False) -> None:
+        # The planner's own drops what is no tensor.
+        self.state_dict = self.original_state_dict = state_dict
+        self.metadata, self.is_coordinator = metadata, is_coordinator
+
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         return self.state_dict[index.fqn].values
 

@@ -21,9 +21,10 @@ def local_bytes(values: Tensor | None) -> int:
 class SavedTensors:
     """While it is open, counts what autograd keeps for the backward pass.
 
-    Each storage counts once and whole, as long as one saved tensor of it lives; weights do not count, but copies of them
-    in another type (autocast) do. `peak_bytes` is the most that was kept at one time. What `torch.utils.checkpoint`
-    keeps for a part that is computed again is its inputs; what the part keeps while it runs again is not seen.
+    Each storage counts once and whole, as long as one saved tensor of it lives; weights do not count, but copies of
+    them in another type (autocast) do. `peak_bytes` is the most that was kept at one time. What
+    `torch.utils.checkpoint` keeps for a part that is computed again is its inputs; what the part keeps while it runs
+    again is not seen.
     """
 
     def __init__(self) -> None:

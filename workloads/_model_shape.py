@@ -377,10 +377,14 @@ def memory_prediction(
 
 
 def recomputed_flops(shape: ModelShape, tokens: int, recompute: Literal["none", "selective", "full"]) -> int:
-    """Work that the backward pass does again in one sequence: all layers' forward, or the products of attention."""
+    """Work that the backward pass does again in one sequence: all layers' forward, or the products of attention.
+
+    torch's checkpoint stops when it has what backward needs: a dense layer's last product (down) is not done again.
+    """
     attention = 2 * shape.layers * shape.heads * (shape.key_width + shape.value_head_width) * tokens * tokens
     if recompute == "selective":
         return attention
     if recompute == "none":
         return 0
-    return forward_flops(shape, tokens, tokens, output_tokens=0)
+    down = 2 * (shape.layers - shape.moe_layers) * shape.width * shape.hidden * tokens
+    return forward_flops(shape, tokens, tokens, output_tokens=0) - down

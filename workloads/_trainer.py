@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from ascend_perf.workloads import _checkpoints
+from ascend_perf.model.finding import Metric
+from ascend_perf.workloads._decoder import Decoder
 from ascend_perf.workloads._distributed_optimizer import Shares
-from ascend_perf.workloads._fused import Fused
+from ascend_perf.workloads._fused import Fused, FusedSettings
+from ascend_perf.workloads._layout import Layout, check
 from ascend_perf.workloads._measured_memory import SavedTensors, local_bytes
-from ascend_perf.workloads._spec import Place
-from ascend_perf.workloads._text_data import Batches
-from ascend_perf.workloads._training import Training
+from ascend_perf.workloads._model_shape import ModelShape, parameter_count
+from ascend_perf.workloads._parallel import Parallel, parallelise
+from ascend_perf.workloads._spec import Place, Program
+from ascend_perf.workloads._text_data import IGNORED, Batches, Rows
+from ascend_perf.workloads._training import Dtype, Training, matmul_dtype
 
-if TYPE_CHECKING:
-    from ascend_perf.workloads._parallel import Parallel
+# N tokens of all rows, V vocabulary
 
 BETAS: Final = (0.9, 0.95)
+TORCH_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LossScale:
@@ -50,14 +54,15 @@ class Trainer:
     """State of a training: weights, optimizer, schedule, loss scale, place in the data.
 
     Args:
-        scaled: products run in fp16, so the loss is scaled.
+        dtype: of the matrix products; with fp16 the loss is scaled.
     """
 
     def __init__(
-        self, job: Parallel, training: Training, batches: Batches, *, place: Place, fused: Fused, scaled: bool
+        self, job: Parallel, training: Training, batches: Batches, *, place: Place, fused: Fused, dtype: Dtype
     ) -> None:
         self.job, self.training, self.batches, self.place, self.fused = job, training, batches, place, fused
-        self.scale = LossScale(training.loss_scale, training.loss_scale_steps) if scaled else None
+        self.dtype = dtype
+        self.scale = LossScale(training.loss_scale, training.loss_scale_steps) if dtype == "fp16" else None
         trained = {name: weight for name, weight in job.names.items() if weight.requires_grad}
         self.trained = list(trained.values())
         replicas = job.groups["replica"]
@@ -79,6 +84,9 @@ class Trainer:
         self.rates: list[float] = []
         self._memory: dict[str, int] = {}
         if place.resume is not None:
+            # Imported late: torch.distributed.checkpoint takes a second to import.
+            from ascend_perf.workloads import _checkpoints
+
             _checkpoints.load(self, place.resume)
 
     def step(self) -> None:
@@ -147,6 +155,8 @@ class Trainer:
 
     def save(self, folder: Path) -> None:
         """Write the state into a folder, on all ranks together."""
+        from ascend_perf.workloads import _checkpoints
+
         with record_function("checkpoint"):
             _checkpoints.save(self, folder)
 
@@ -159,3 +169,71 @@ def decay_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[d
         {"params": [weight for weight in weights if weight.dim() < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def make_trainer(
+    shape: ModelShape, training: Training, layout: Layout, operators: FusedSettings, *, place: Place, seed: int,
+    rows: Rows, segments: bool, all_count: bool, adapt: Callable[[Decoder], None] | None = None,
+) -> Trainer:  # fmt: skip
+    """A decoder of that shape, spread over the job and ready to train.
+
+    Args:
+        rows: where the data come from.
+        segments: several texts lie in a row, which must not see each other.
+        all_count: every token has a target that counts.
+        adapt: changes a part of the model, on the meta device, before it gets weights (LoRA).
+    """
+    axes = check(
+        layout, shape, world_size=place.world_size, tokens=training.tokens, accumulate=training.accumulate
+    )
+    torch.manual_seed(seed)
+    dtype = matmul_dtype(training, place)
+    fused = Fused(operators, place.kind, training=True)
+
+    def make_part(layers: range, has_embedding: bool, has_output: bool) -> Decoder:
+        part = Decoder(
+            shape, fused=fused, recompute=training.recompute, layers=layers, has_embedding=has_embedding,
+            has_output=has_output,
+        )  # fmt: skip
+        if adapt is not None:
+            adapt(part)
+        return part
+
+    def loss(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        return fused.cross_entropy(logits_NV, targets_N, ignore_index=IGNORED, reduction="sum")
+
+    job = parallelise(
+        make_part, layout=layout, axes=axes, place=place, layers=shape.layers, seed=seed, loss=loss,
+        weights=torch.bfloat16 if training.weights == "bf16" else torch.float32, matmul=TORCH_DTYPES[dtype],
+        all_count=all_count,
+    )  # fmt: skip
+    batches = Batches(
+        rows, batch=training.batch, accumulate=training.accumulate, data_rank=job.data_rank,
+        data_ranks=job.data_ranks, segments=segments, pin=place.kind != "cpu",
+    )  # fmt: skip
+    return Trainer(job, training, batches, place=place, fused=fused, dtype=dtype)
+
+
+def training_program(
+    trainer: Trainer, shape: ModelShape, *, flops: int | None = None, hardware_flops: int | None = None,
+    metrics: Callable[[], Sequence[Metric]] = tuple, parameters: int | None = None,
+) -> Program:  # fmt: skip
+    """The program of a trainer; sizes are those of the whole job, by formula where nothing else is given."""
+    training, ranks = trainer.training, trainer.job.data_ranks
+    return Program(
+        step=trainer.step,
+        item="tokens",
+        items_per_step=training.tokens_per_step(ranks),
+        flops_per_step=training.model_flops(shape, ranks) if flops is None else flops,
+        hardware_flops_per_step=training.hardware_flops(shape, ranks) if hardware_flops is None else hardware_flops,
+        dtype=trainer.dtype,
+        parameters=parameter_count(shape) if parameters is None else parameters,
+        value_name="loss",
+        last_value=lambda: float(trainer.losses[-1]),
+        series=trainer.series,
+        memory_bytes=trainer.memory_bytes,
+        metrics=metrics,
+        save=trainer.save,
+        model=trainer.job.model[0] if len(trainer.job.model) == 1 else None,
+        gradient_scale=lambda: 1.0 if trainer.scale is None else trainer.scale.value,
+    )

@@ -9,15 +9,12 @@ micro-batches and ranks changes nothing but rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ascend_perf.workloads._layout import Layout
 from ascend_perf.workloads._model_shape import ModelShape, recomputed_flops, train_flops
 from ascend_perf.workloads._spec import Place, at_least
-
-if TYPE_CHECKING:
-    import torch
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 
@@ -64,6 +61,13 @@ class Training:
         if self.weights == "bf16" and self.dtype in ("fp32", "fp16"):
             raise ValueError(f"weights: bf16 cannot be multiplied in dtype: {self.dtype}")
 
+    def check_layout(self, layout: Layout) -> None:
+        """Raises:
+        ValueError: the distributed optimizer is wanted where FSDP shards the optimizer already.
+        """
+        if self.distributed_optimizer and layout.data_parallel == "fsdp":
+            raise ValueError("distributed_optimizer is for data_parallel ddp; fsdp cuts the optimizer's state already")
+
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0: linear warm-up, then a cosine down to a tenth."""
         if step < self.learning_rate_warmup:
@@ -109,11 +113,3 @@ def matmul_dtype(training: Training, place: Place) -> Dtype:
         return "bf16" if any(question is not None and question() for question in questions) else "fp32"
     question = getattr(getattr(torch, place.kind), "is_bf16_supported", None)
     return "bf16" if question is not None and question() else "fp32"
-
-
-def autocast_dtype(training: Training, dtype: Dtype) -> torch.dtype | None:
-    """Type of the products over fp32 weights; None: they run in the type of the weights."""
-    import torch
-
-    kinds: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return None if training.weights == "bf16" else kinds.get(dtype)
