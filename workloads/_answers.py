@@ -48,7 +48,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class _Body(msgspec.Struct, kw_only=True):
-    """What both endpoints take. Fields that no answer depends on are ignored, as OpenAI's API does with unknown ones."""
+    """What both endpoints take. Unknown fields are ignored."""
 
     model: _Name
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -160,8 +160,10 @@ def chat_job(body: ChatBody) -> Job:
 
 
 def _refuse_unsupported(body: _Body, more: dict[str, bool]) -> None:
-    asked = {"n": body.n not in (None, 1), "presence_penalty": bool(body.presence_penalty),
-             "frequency_penalty": bool(body.frequency_penalty), "logit_bias": bool(body.logit_bias), **more}  # fmt: skip
+    asked = {
+        "n": body.n not in (None, 1), "presence_penalty": bool(body.presence_penalty),
+        "frequency_penalty": bool(body.frequency_penalty), "logit_bias": bool(body.logit_bias), **more,
+    }  # fmt: skip
     for name, is_asked in asked.items():
         if is_asked:
             raise ApiError(400, f"{name} is not supported by this server", param=name, code="unsupported_parameter")

@@ -1,4 +1,4 @@
-"""Prefill and decode of one batch of prompts, with a cache that grows or a fixed one, eager or as a graph of the device.
+"""Prefill and decode of one batch of prompts, with a growing or a fixed cache, eager or as a graph of the device.
 
     prompt -> prefill: one forward over all prompt tokens -> first token
     token  -> decode: one forward per token, each over the cache -> next token, which stays on the device
@@ -42,7 +42,7 @@ class Generation:
         graph: capture the decode step once and replay it; needs the fixed cache and a CUDA device or an NPU.
     """
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def __init__(
         self, model: Decoder, *, batch: int, prompt_tokens: int, new_tokens: int, cache: Literal["static", "dynamic"],
         graph: bool, choice: Choice, dtype: torch.dtype, device: str,
@@ -75,7 +75,7 @@ class Generation:
         self._draws_BN.clamp_(max=1 - 2**-24)
         self._graph = self._captured() if graph else None
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def prefill(self, prompt_BP: Tensor, is_real_BP: Tensor | None = None) -> None:
         """Feed the prompts and choose the first token.
 
@@ -103,7 +103,7 @@ class Generation:
             self.position_B1.copy_(position_BP.amax(1, keepdim=True) + 1)
             self._take(logits_B1V[:, 0])
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def decode(self) -> None:
         """Choose the other tokens, one after the other; nothing waits for the device."""
         for _ in range(self.new_tokens - 1):

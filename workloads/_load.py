@@ -36,10 +36,10 @@ MAX_EVENT_BYTES: Final = 16 << 20
 MAX_TRACE_ROWS: Final = 1_000_000
 PROBE_S: Final = 0.01
 """Period of the timer whose delay tells whether the client itself keeps up."""
-_WORDS: Final = (
+_TEXT: Final = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they "
     "which one you were all her she there would their we him been has when who will no more if out so up said what"
-).split()
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,10 +274,10 @@ def _prompt(load: Load, tokens: int, words: random.Random) -> str | list[int]:
     if load.prompt_as == "token_ids":
         return [words.randrange(load.prompt_vocabulary) for _ in range(tokens)]
     if load.prompt_as == "words":
-        return " ".join(words.choices(_WORDS, k=tokens))
-    text = " ".join(words.choices(_WORDS, k=tokens // 2 + 1))
+        return " ".join(words.choices(_TEXT.split(), k=tokens))
+    text = " ".join(words.choices(_TEXT.split(), k=tokens // 2 + 1))
     while len(text) < tokens:
-        text += " " + words.choice(_WORDS)
+        text += " " + words.choice(_TEXT.split())
     return text[:tokens]
 
 

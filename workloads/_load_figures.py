@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -92,7 +93,7 @@ def figures_of(load: Load, records: Sequence[Record]) -> Figures:
     completed = [record for record in records if record.error is None]
     ttfts = [value for value in map(ttft_ns, completed) if value is not None]
     tpots = [round(value) for value in map(tpot_ns, completed) if value is not None]
-    gaps = [later - earlier for record in completed for earlier, later in _pairs(record.stamps_ns)]
+    gaps = [later - earlier for record in completed for earlier, later in pairwise(record.stamps_ns)]
     has_limits = load.slo_ttft_ms is not None or load.slo_tpot_ms is not None
     return Figures(
         latencies_ns={"ttft": ttfts, "tpot": tpots, "itl": gaps, "e2e": [e2e_ns(record) for record in completed]},
@@ -117,10 +118,6 @@ def is_good(load: Load, record: Record) -> bool:
 
 def _input_tokens(record: Record) -> int:
     return record.planned_prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
-
-
-def _pairs(stamps_ns: Sequence[int]) -> zip[tuple[int, int]]:
-    return zip(stamps_ns, stamps_ns[1:], strict=False)
 
 
 def _duration_ns(records: Sequence[Record]) -> int:
@@ -226,7 +223,7 @@ def result_of(load: Load, round_: Round, *, model: str, created: str, seed: int)
 def _streamed(records: Sequence[Record]) -> dict[str, object]:
     return {
         "ttfts": [0.0 if record.error else (ttft_ns(record) or 0) / 1e9 for record in records],
-        "itls": [[(later - earlier) / 1e9 for earlier, later in _pairs(record.stamps_ns)] for record in records],
+        "itls": [[(later - earlier) / 1e9 for earlier, later in pairwise(record.stamps_ns)] for record in records],
     }
 
 

@@ -28,7 +28,7 @@ class PagedRunner:
     def __init__(self, model: Decoder, cache: PagedCache, *, vocabulary: int) -> None:
         self.model, self.cache, self.vocabulary = model, cache, vocabulary
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def run(self, rows: Sequence[Row]) -> list[tuple[int, float]]:
         """Feed each row's tokens; the token after the last of each, and its log probability."""
         counts = [len(row.tokens) for row in rows]

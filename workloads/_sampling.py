@@ -13,8 +13,8 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """The next token of each row, and its log probability before temperature, top-k and top-p.
 
-    A row is drawn by inverting the cumulated probabilities, likeliest token first, at its own number `draw_B` in [0, 1):
-    so it depends on no other row and on no generator of the device, and it can be part of a graph.
+    A row is drawn by inverting the cumulated probabilities, likeliest token first, at its own number `draw_B` in
+    [0, 1): so it depends on no other row and on no generator of the device, and it can be part of a graph.
 
     Args:
         temperature_B: 0: the likeliest token.

@@ -228,7 +228,7 @@ async def _answered(service: Service, request: Request, job: Job) -> Response:
             whole.cancel()
     finally:
         service.leave(answer)
-    choice = {"index": 0, "finish_reason": reason, "logprobs": None}
+    choice: dict[str, object] = {"index": 0, "finish_reason": reason, "logprobs": None}
     choice |= {"message": {"role": "assistant", "content": text}} if job.is_chat else {"text": text}
     return JSONResponse({**_envelope(service, answer, is_chunk=False), "choices": [choice], "usage": answer.usage})
 

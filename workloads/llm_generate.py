@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from ascend_perf.errors import UsageError
@@ -51,8 +51,8 @@ class Config:
     dense, and is eager elsewhere, as on the CPU; the metric decode_graph says which it was.
     """
 
-    model: ModelShape = ModelShape()
-    operators: FusedSettings = FusedSettings()
+    model: ModelShape = field(default_factory=ModelShape)
+    operators: FusedSettings = field(default_factory=FusedSettings)
     batch: int = 2
     prompt_tokens: int = 64
     new_tokens: int = 32

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import IO, Final
 
 from ascend_perf.errors import MachineError, UsageError
@@ -41,10 +41,10 @@ CLIENT_END_S: Final = 10.0
 class Config:
     """The model, the server's sizes, and the load of one round."""
 
-    model: ModelShape = ModelShape()
-    operators: FusedSettings = FusedSettings()
-    server: ServeSettings = ServeSettings()
-    load: Load = Load()
+    model: ModelShape = field(default_factory=ModelShape)
+    operators: FusedSettings = field(default_factory=FusedSettings)
+    server: ServeSettings = field(default_factory=ServeSettings)
+    load: Load = field(default_factory=Load)
 
     def __post_init__(self) -> None:
         check_vocabulary(self.model)

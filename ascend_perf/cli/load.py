@@ -29,7 +29,7 @@ INSTALL: Final = 'pip install "ascend-perf[serve]"'
     type=click.Choice(["closed", "poisson", "replay"]),
     default="closed",
     show_default=True,
-    help="closed: clients that wait for their answers; poisson: random arrivals at a rate; replay: arrivals of a trace.",
+    help="closed: clients that wait for answers; poisson: random arrivals at a rate; replay: arrivals of a trace.",
 )
 @click.option("--clients", default=8, show_default=True, help="closed: requests in flight.")
 @click.option("--rate", default=4.0, show_default=True, help="poisson: mean arrivals per second.")
@@ -38,7 +38,7 @@ INSTALL: Final = 'pip install "ascend-perf[serve]"'
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="Requests as jsonl: arrival (s), prompt_tokens, output_tokens, or prompt. In the other modes without arrivals.",
+    help="Requests as jsonl: arrival (s), prompt_tokens, output_tokens, or prompt. Other modes pass over arrivals.",
 )
 @click.option("--prompt-tokens", default=128, show_default=True, help="Length of synthetic prompts.")
 @click.option("--output-tokens", default=64, show_default=True, help="Length of answers.")
@@ -72,8 +72,8 @@ def command(url: str, output: Path | None, force: bool, lang: Literal["en", "zh"
     """Load the server at URL with requests and measure what its clients see.
 
     Works with any server that has OpenAI's completions or chat completions (vLLM, MindIE, SGLang, `ascend-perf serve`).
-    In the modes poisson and replay latency counts from the scheduled arrival, also when the client sent late. The result
-    has the keys of `vllm bench serve`, and `ascend-perf analyze` reads it.
+    In the modes poisson and replay latency counts from the scheduled arrival, also when the client sent late. The
+    result has the keys of `vllm bench serve`, and `ascend-perf analyze` reads it.
 
     \b
     ascend-perf load http://127.0.0.1:8000 --clients 32 --requests 500
