@@ -52,6 +52,15 @@ def table(name: str, units: dict[str, Unit], rows: list[list[Cell]], note: Words
     )  # fmt: skip
 
 
+DRAWN = """new Promise(function (done) {
+  (function look() {
+    if ([...document.querySelectorAll('.draw')].every(n => n.firstElementChild)) done();
+    else requestAnimationFrame(look);
+  })();
+})"""
+"""Charts are drawn in a later frame than the one in which they got their width."""
+
+
 def shown(
     browser: Browser, path: Path, *tables: ResultTable, lang: Literal["en", "zh"] = "en", width: int = 1280
 ) -> Browser:
@@ -64,6 +73,7 @@ def shown(
     browser.open(path)
     browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     browser.settle()
+    browser.run(DRAWN)
     return browser
 
 
