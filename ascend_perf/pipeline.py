@@ -22,7 +22,7 @@ from ascend_perf.model.finding import Outcome, Words
 from ascend_perf.model.once import sharing
 from ascend_perf.model.run import Manifest, Run, ordered
 from ascend_perf.model.tables import BESIDE
-from ascend_perf.model.trace import Source, Trace
+from ascend_perf.model.trace import Meta, Source, Trace
 
 if TYPE_CHECKING:
 
@@ -96,11 +96,17 @@ def _found(path: str | Path | Sequence[str | Path]) -> _Found:
     problems: list[Source] = []
     manifest: Manifest | None = None
     for root in paths:
-        here, unusable = find_units(root)
+        own = _manifest_of(root)
+        try:
+            here, unusable = find_units(root)
+        except InputError:
+            if own is None or own.status == "complete" or not root.is_dir():
+                raise
+            here, unusable = [], []
         units += here
         labels += [unit.label if len(paths) == 1 else f"{root.name}/{unit.label}" for unit in here]
         problems += unusable
-        manifest = manifest or _manifest_of(root)
+        manifest = manifest or own
     return _Found(
         label=", ".join(p.name or str(p) for p in paths), units=tuple(units), labels=tuple(labels),
         problems=tuple(problems), manifest=manifest, broken=broken_parsers(),
@@ -125,12 +131,28 @@ def _load(found: _Found, progress: Progress, jobs: int | None) -> Run:
         else:
             traces += outcome
     if not traces:
-        raise errors[0]
+        return _without_traces(found, skipped, errors)
     return _run(found, joined(traces), skipped)
 
 
+def _without_traces(found: _Found, skipped: Sequence[Source], errors: Sequence[InputError]) -> Run:
+    """The run of ours that ended before it left a trace: one trace without tables, so that the report says why.
+
+    Raises:
+        InputError: it is no such run.
+    """
+    if found.manifest is None or found.manifest.status == "complete":
+        raise errors[0]
+    return _run(found, [Trace(meta=Meta(label=found.label))], skipped)
+
+
 def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> Run:
-    """The run of these traces; where the manifest says so they are all simulated."""
+    """The run of these traces, which are all simulated where the manifest says so; what a reader must know of the run
+    is among the warnings of the first."""
+    if found.manifest is not None and traces:
+        first, *others = traces
+        told = _told(found.manifest)
+        traces = [first.replace(meta=replace(first.meta, warnings=(*told, *first.meta.warnings))), *others]
     origins = {trace.meta.data_origin for trace in traces}
     if found.manifest is not None and found.manifest.data_origin == "simulated" and origins == {"measured"}:
         traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
@@ -138,6 +160,14 @@ def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> R
         traces=ordered(traces), label=found.label, manifest=found.manifest, skipped=tuple(skipped),
         broken_readers=found.broken,
     )  # fmt: skip
+
+
+def _told(manifest: Manifest) -> tuple[str, ...]:
+    """That a run of ours did not come to its end, and its notes."""
+    if manifest.status == "complete":
+        return manifest.notes
+    how = "was interrupted" if manifest.status == "interrupted" else "failed"
+    return (f"the run {how}: {manifest.problem or 'the reason was not recorded'}", *manifest.notes)
 
 
 def notices(run: Run) -> list[str]:
@@ -153,6 +183,8 @@ def notices(run: Run) -> list[str]:
         for rank, names in labels.items()
         if len(names) > 1
     ]
+    if run.manifest is not None and run.manifest.status != "complete":
+        said.insert(0, _told(run.manifest)[0])
     profiles = [trace for trace in run.traces if not BESIDE.issuperset(trace.tables)]
     unknown = sum(trace.meta.rank is None for trace in profiles)
     if unknown and len(profiles) > 1:
@@ -331,7 +363,8 @@ def analyze_paths(
     gathered = by_rank.gather(tasks, jobs=jobs, progress=progress)
     pieces = sorted(gathered.pieces, key=lambda p: (p.trace.meta.rank is None, p.trace.meta.rank or 0))
     if not pieces:
-        raise gathered.errors[0]
+        run = _without_traces(found, [*found.problems, *gathered.skipped], gathered.errors)
+        return _analyze(run, choice, progress)
     if ranks:
         _check_ranks(ranks, [piece.trace.meta.rank for piece in pieces])
         pieces = [piece for piece in pieces if piece.trace.meta.rank in set(ranks)]

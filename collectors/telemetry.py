@@ -77,9 +77,12 @@ class Sampler:
         while True:
             stopping = self._stop.is_set()
             try:
-                self.samples.append(self._sample(self._process))
+                sample = self._sample(self._process)
             except psutil.Error:  # the process has ended, or may not be read
                 return
+            if not sample.process_rss_bytes:  # it has ended, and its parent has not taken note yet
+                return
+            self.samples.append(sample)
             if stopping:
                 return
             self._stop.wait(self._interval_s)

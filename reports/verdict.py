@@ -13,6 +13,7 @@ from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload
+from ascend_perf.reports.phrases import phrase
 from ascend_perf.units import Unit, amdahl_bound, format_bound, format_quantity, significant
 
 Range = tuple[float, float]
@@ -166,6 +167,15 @@ def _part(share: float, span: Spread | None) -> Words:
 
 
 def _lead(payload: Payload, span: Spread | None) -> Words:
+    lead, run = _time_of_step(payload, span), payload.manifest
+    if run is None or run.status == "complete":
+        return lead
+    problem = phrase(run.problem) if run.problem else words("verdict.no_problem")
+    said = words(f"verdict.run_{run.status}", problem=problem)
+    return said if span is None else words("verdict.both", first=said, second=lead)
+
+
+def _time_of_step(payload: Payload, span: Spread | None) -> Words:
     if span is None:
         return words("verdict.steps_left_out" if payload.has_left_out("step-breakdown") else "verdict.no_step_time")
     time = format_quantity(span.middle, "us")

@@ -9,8 +9,11 @@ from pathlib import Path
 
 from ascend_perf.bench.job import Ranks
 from ascend_perf.collectors import devices
+from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES
 from ascend_perf.errors import MachineError, UsageError
+from ascend_perf.model.finding import Words
 from ascend_perf.workloads import _spec
+from ascend_perf.workloads._launch_settings import refuse_wrong
 
 
 def check_packages(workload: _spec.Workload) -> None:
@@ -22,8 +25,9 @@ def check_packages(workload: _spec.Workload) -> None:
 
 def environment_of(
     requested: str, ranks: Ranks, texts: Sequence[str], presets: Mapping[str, Mapping[str, str]]
-) -> dict[str, str]:
-    """Variables for the processes: ours, those of the preset for this kind of device, those of the user.
+) -> tuple[dict[str, str], tuple[Words, ...]]:
+    """Variables for the processes (ours, those of the preset for this kind of device, those of the user), and doubts
+    about them.
 
     Args:
         requested: npu, cuda, cpu or auto.
@@ -35,31 +39,36 @@ def environment_of(
         UsageError: a variable of the user is not KEY=VALUE, or one is known to be wrong.
         MachineError: as `_back_end`.
     """
-    environment, kind = _back_end(requested, needs_kind=bool(presets))
-    chosen = dict(presets.get(kind, {})) if kind is not None else {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"--env {text!r} is not KEY=VALUE", hint="example: --env TASK_QUEUE_ENABLE=2")
-        chosen[name.strip()] = value
-    if chosen and kind is not None:
-        _check_launch_settings(chosen, kind)
+    given = dict(_assigned(text) for text in texts)
+    environment, kind = _back_end(requested, needs_kind=bool(presets or given))
+    chosen = {**(presets.get(kind, {}) if kind is not None else {}), **given}
+    doubts = () if kind is None else _checked({**environment, **chosen}, given, kind)
     if ranks.world_size > 1:
         threads = max(1, (devices.usable_cores() or 1) // ranks.per_node)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
         if ranks.nodes == 1 and Path("/sys/class/net/lo").exists():
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works without a name for this host
-    return {**environment, **chosen}
+    return {**environment, **chosen}, doubts
 
 
-def _check_launch_settings(variables: Mapping[str, str], kind: str) -> None:
-    if importlib.util.find_spec("ascend_perf.workloads._launch_settings") is None:
-        return
-    from ascend_perf.workloads._launch_settings import check_environment
+def _assigned(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--env {text!r} is not KEY=VALUE", hint="example: --env TASK_QUEUE_ENABLE=2")
+    return name.strip(), value
 
-    if problems := check_environment(variables, kind):
-        first, *more = [str(problem) for problem in problems]
-        raise UsageError("; ".join((first, *more)), hint="see docs/workloads.md, launch settings")
+
+def _checked(variables: Mapping[str, str], given: Mapping[str, str], kind: str) -> tuple[Words, ...]:
+    """Doubts about variables for a kind of device; those that the user gave are wrong on every kind when on one.
+
+    Raises:
+        UsageError: a variable is known not to exist, or not to take its value.
+    """
+    for other in devices.ORDER:
+        if other != kind:
+            refuse_wrong(given, other)
+    told = {name: value for name, value in variables.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
+    return tuple(problem.words for problem in refuse_wrong({**told, **given}, kind))
 
 
 def _back_end(requested: str, *, needs_kind: bool) -> tuple[dict[str, str], str | None]:

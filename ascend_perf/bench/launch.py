@@ -28,6 +28,7 @@ from ascend_perf.bench.traffic import busiest
 from ascend_perf.collectors import devices, energy, telemetry
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated
+from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
 
@@ -66,7 +67,7 @@ class Notice:
     steps: int = 0
     device: devices.SeenDevice | None = None
     forecast: Forecast | None = None
-    warning: str = ""
+    warning: Words | None = None
     folder: Path | None = None
 
 
@@ -143,7 +144,11 @@ class _Attempt:
         data, resume = _checked_path(request.data, "--data"), _checkpoint_of(request.resume)
         before.check_packages(self._workload)
         preset = self._workload.presets()[request.preset]
-        environment = before.environment_of(request.device, request.ranks, request.variables, preset.environment)
+        environment, doubts = before.environment_of(
+            request.device, request.ranks, request.variables, preset.environment
+        )
+        for doubt in doubts:
+            self._warn(doubt)
         (self._folder / TRACE_FOLDER).mkdir()
         body = {
             "workload": request.workload,
@@ -185,9 +190,11 @@ class _Attempt:
                 )  # fmt: skip
                 self._on_notice(Notice(phase="forecast", forecast=forecast))
                 if forecast.is_too_large:
-                    warning = predictions.warning_of(forecast)
-                    self._notes.append(warning)
-                    self._on_notice(Notice(phase="warning", warning=warning))
+                    self._warn(predictions.warning_of(forecast))
+
+    def _warn(self, warning: Words) -> None:
+        self._notes.append(warning.en)
+        self._on_notice(Notice(phase="warning", warning=warning))
 
     def _keep(self, heard: Heard, samples: Sequence[telemetry.Sample], meter: energy.PackageMeter) -> None:
         """Write all parts of the run directory but the manifest."""

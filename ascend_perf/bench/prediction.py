@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ascend_perf.bench.traffic import CountedTraffic
 from ascend_perf.errors import UsageError
-from ascend_perf.model.finding import Metric
+from ascend_perf.model.finding import Metric, Words
 from ascend_perf.units import format_quantity, significant
 from ascend_perf.workloads import _spec
 
@@ -129,9 +129,12 @@ def note_of(rows: Sequence[Compared]) -> str | None:
     return f"measured by predicted: {', '.join(known)}" if known else None
 
 
-def warning_of(forecast: Forecast) -> str:
+def warning_of(forecast: Forecast) -> Words:
     """What to know before a run that is too large for its device."""
     assert forecast.device_bytes is not None
     need = format_quantity(forecast.rank_bytes * forecast.sharing_ranks, "bytes")
     there = format_quantity(forecast.device_bytes, "bytes")
-    return f"the modelled memory is {need}, the device has {there}: the run may end without memory"
+    return Words(
+        f"the modelled memory is {need}, the device has {there}: the run may end without memory",
+        f"建模内存为 {need}，设备仅有 {there}：运行可能因内存不足而中止",
+    )

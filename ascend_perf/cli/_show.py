@@ -75,10 +75,8 @@ def progress(lang: Literal["en", "zh"] = "en") -> Iterator[Callable[[Notice], No
                 click.echo(f"device: {device_words(notice.device)}", err=True)
             elif notice.forecast is not None:
                 click.echo(forecast_words(notice.forecast, lang), err=True)
-            elif notice.warning:
-                from ascend_perf.reports.phrases import spoken
-
-                click.echo(f"ascend-perf: {spoken(notice.warning, lang)}", err=True)
+            elif notice.warning is not None:
+                click.echo(f"ascend-perf: {notice.warning.zh if lang == 'zh' else notice.warning.en}", err=True)
             elif notice.folder is not None:
                 click.echo(f"ascend-perf: {_FORECAST[lang]['left'].format(notice.folder)}", err=True)
             elif notice.phase in _PHASES:

@@ -27,7 +27,7 @@ class Shape:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     shape: Shape = field(default=Shape())
-    fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "known"] = "none"
+    fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known"] = "none"
     at: Literal["build", "step", "measured", "profiled"] = "step"
     on_rank: int = 0
     slow_rank: int = -1
@@ -61,8 +61,14 @@ def fake(config, place, seed):
             import no_such_package_anywhere
         if config.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        print("asleep", flush=True)
-        time.sleep(600)
+        Path(os.environ["FAKE_NEWS"], "asleep").touch()
+        while True:
+            try:
+                time.sleep(600)
+            except BaseException:
+                if config.fault == "sleep":
+                    raise
+                Path(os.environ["FAKE_NEWS"], "asked").touch()
 
     trip("build")
     values = []
@@ -99,7 +105,7 @@ def fake(config, place, seed):
         metrics=lambda: [Metric(name="letters", value=len(text), unit="count", better="none")],
         tables=lambda: {"by_size": [{"size": 1, "rate": 2.5}, {"size": 2, "rate": None}]},
         start_measuring=start_measuring, save=save,
-        close=lambda: Path(os.environ["FAKE_CLOSED"], str(place.rank)).touch() if "FAKE_CLOSED" in os.environ else None,
+        close=lambda: Path(os.environ["FAKE_NEWS"], f"closed{place.rank}").touch(),
     )
 '''
 
@@ -115,7 +121,9 @@ tuned:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the package `fake` for this process and those that it starts."""
+    """Install the package `fake` for this process and those that it starts; it leaves empty files as news in `news`."""
+    (folder / "news").mkdir()
+    monkeypatch.setenv("FAKE_NEWS", str(folder / "news"))
     package = folder / "site"
     (package / "configs").mkdir(parents=True)
     (package / "fake_workload.py").write_text(MODULE, "utf-8")

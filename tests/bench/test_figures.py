@@ -79,7 +79,8 @@ def test_without_a_peak_there_is_no_mfu_and_on_a_cpu_no_device_memory() -> None:
 def test_a_job_is_as_slow_as_its_slowest_rank_in_each_step() -> None:
     other = changed(
         warmup_ns=[950], measured_ns=[150, 300, 250, 100, 7], profiled_ns=[300], peak_rss_bytes=9,
-        peak_device_bytes=None, trace_name="u", last_value=2.0, measured_from_ns=9_000_000_000, measured_to_ns=11_000_000_000,
+        peak_device_bytes=None, trace_name="u", last_value=2.0,
+        measured_from_ns=9_000_000_000, measured_to_ns=11_000_000_000,
     )  # fmt: skip
 
     assert slowest([MEASURED, other]) == MeasuredJson(

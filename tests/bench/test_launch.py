@@ -1,4 +1,4 @@
-"""A run from request to run directory, and what is left when it fails."""
+"""A run of one process from request to run directory, and what is left when it fails."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from ascend_perf.bench import launch as launching
-from ascend_perf.bench.launch import Notice, Request, default_folder, launch
+from ascend_perf.bench import before
+from ascend_perf.bench.launch import Notice, Ranks, Request, default_folder, launch
 from ascend_perf.collectors import devices
 from ascend_perf.errors import MachineError, UsageError
-from ascend_perf.manifest import read_manifest
+from ascend_perf.manifest import read_manifest, write_manifest
+from ascend_perf.model.run import Manifest
 
 FAST_LLM = (
     "layers=1", "width=16", "heads=2", "kv_heads=1", "hidden=16", "vocabulary=32", "tokens=8", "batch=1",
@@ -33,7 +34,7 @@ FAST_RESNET = (
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """All packages are there, as far as the launcher can tell."""
-    monkeypatch.setattr(launching, "_check_packages", lambda workload: None)
+    monkeypatch.setattr(before, "check_packages", lambda workload: None)
 
 
 def ranges(folder: Path, name: str) -> list[str]:
@@ -62,7 +63,8 @@ def test_llm_pretrain_leaves_manifest_trace_and_telemetry(tmp_path: Path) -> Non
     assert values["tokens_per_s"] == pytest.approx(8 / (sum(manifest.timings_ns["measured"]) / 2) * 1e9)
     assert manifest.command[:3] == ("ascend-perf", "run", "llm-pretrain")
     assert manifest.config["tokens"] == 8
-    assert [notice.phase for notice in notices] == [
+    phases = [notice.phase for notice in notices if notice.phase not in ("forecast", "warning")]
+    assert phases == [
         "start", "device", "build", "warmup", "measured", "profiler_warmup", "profiled", "export",
     ]  # fmt: skip
     (trace,) = manifest.files["trace"]
@@ -101,7 +103,9 @@ def test_a_wrong_setting_is_found_before_anything_is_made(tmp_path: Path, packag
     with pytest.raises(UsageError, match="did you mean 'layers'"):
         launch(Request(workload="llm-pretrain", overrides=("layer=3",)), folder=tmp_path / "run")
 
-    assert not (tmp_path / "run").exists()
+    manifest = read_manifest(tmp_path / "run")
+    assert (manifest.status, manifest.config, manifest.files) == ("failed", {}, {})
+    assert manifest.problem == "llm-pretrain has no setting 'layer': did you mean 'layers'?"
 
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,49 +133,122 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path, packages: None) ->
 
 
 def stand_in_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Run `code` where the process of the workload would be."""
+    """Run `code` where the process of the workload would be; `say` appends a message."""
+    say = (
+        "import json, pathlib, sys\n"
+        "def say(**message):\n"
+        "    with open(pathlib.Path(sys.argv[1], 'rank0.jsonl'), 'a') as file:\n"
+        "        file.write(json.dumps({'time_ns': 1, **message}) + chr(10))\n"
+    )
     real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **kinds: real([sys.executable, "-c", code], **kinds))
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **kinds: real([sys.executable, "-c", say + code, command[-1]], **kinds)
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "message"),
     [
-        ("import os, signal; input(); os.kill(os.getpid(), signal.SIGKILL)", MachineError, "ended by SIGKILL"),
-        ("input(); raise KeyError('a bug')", RuntimeError, "KeyError: 'a bug'"),
-        ("input()", RuntimeError, "ended with code 0"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", MachineError, "ended by SIGKILL"),
+        ("raise KeyError('a bug')", RuntimeError, "KeyError: 'a bug'"),
+        ("pass", RuntimeError, "ended with code 0"),
         (
-            'input(); print(\'{"event": "error", "what": "w", "hint": "h", "exit_code": 4}\')',
+            "say(event='error', kind='known', what='w', hint='h', exit_code=4,"
+            " times={'warmup': [5], 'measured': [7], 'profiled': []}); sys.exit(4)",
             MachineError,
+            "^w\n  hint: h$",
+        ),
+        (
+            "say(event='error', kind='known', what='w', hint='h', exit_code=2,"
+            " times={'warmup': [], 'measured': [], 'profiled': []}); sys.exit(2)",
+            UsageError,
             "w",
         ),
-        ('input(); print(\'{"event": "error", "what": "w", "hint": "h", "exit_code": 2}\')', UsageError, "w"),
     ],
 )
-def test_a_process_that_dies_leaves_no_folder_and_says_why(
+def test_a_process_that_dies_leaves_a_folder_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: None, code: str, kind: type[Exception], message: str
 ) -> None:
     stand_in_child(monkeypatch, code)
+    notices: list[Notice] = []
 
     with pytest.raises(kind, match=message):
-        launch(Request(workload="llm-pretrain", device="cpu"), folder=tmp_path / "run")
+        launch(Request(workload="llm-pretrain", device="cpu"), folder=tmp_path / "run", on_notice=notices.append)
 
-    assert not (tmp_path / "run").exists()
+    manifest = read_manifest(tmp_path / "run")
+    assert (manifest.status, manifest.device) == ("failed", "cpu")
+    assert manifest.problem
+    assert manifest.notes[-1] == "no trace: the run ended before the profiler wrote one"
+    assert manifest.timings_ns.get("measured") in ((7,), (), None)
+    assert (notices[-1].phase, notices[-1].folder) == ("left", tmp_path / "run")
 
 
-def test_a_run_that_fails_puts_back_what_it_was_to_replace(
+def run_directory(folder: Path, status: str) -> None:
+    folder.mkdir()
+    manifest = Manifest(workload="w", device="cpu", data_origin="measured", created="before", status=status)  # type: ignore[arg-type]
+    write_manifest(folder, manifest)
+
+
+def test_a_run_that_fails_does_not_take_the_place_of_a_complete_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: None
 ) -> None:
-    stand_in_child(monkeypatch, "input()")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"schema_version": 1, "workload": "w"}', "utf-8")
+    stand_in_child(monkeypatch, "pass")
+    run_directory(tmp_path / "run", "complete")
+    notices: list[Notice] = []
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            launch(
+                Request(workload="llm-pretrain", device="cpu"), folder=tmp_path / "run", force=True,
+                on_notice=notices.append,
+            )  # fmt: skip
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.failed-1", "run.failed-2"]
+    assert read_manifest(tmp_path / "run").created == "before"
+    assert read_manifest(tmp_path / "run.failed-2").status == "failed"
+    assert notices[-1].folder == tmp_path / "run.failed-2"
+
+
+def test_a_run_that_fails_replaces_one_that_had_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: None
+) -> None:
+    stand_in_child(monkeypatch, "pass")
+    run_directory(tmp_path / "run", "interrupted")
 
     with pytest.raises(RuntimeError):
-        launch(Request(workload="llm-pretrain", device="cpu"), folder=folder, force=True)
+        launch(Request(workload="llm-pretrain", device="cpu"), folder=tmp_path / "run", force=True)
 
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+    assert read_manifest(tmp_path / "run").status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (("HCCL_ALGO=Ring",), "HCCL_ALGO=Ring"),
+        (("NPU_MEMORY_OPTIMIZE=1",), "no such variable"),
+        (("TASK_QUEUE_ENABLE",), "is not KEY=VALUE"),
+    ],
+)
+def test_a_wrong_launch_setting_is_refused_before_anything_starts(
+    tmp_path: Path, packages: None, texts: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        launch(Request(workload="llm-pretrain", device="cpu", variables=texts), folder=tmp_path / "run")
+
+    assert read_manifest(tmp_path / "run").status == "failed"
+
+
+def test_variables_of_the_user_win_over_the_presets_and_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 7)
+    presets = {"cpu": {"MALLOC_ARENA_MAX": "2", "OMP_PROC_BIND": "true"}, "npu": {"TASK_QUEUE_ENABLE": "2"}}
+
+    seen, doubts = before.environment_of("cpu", Ranks(per_node=3), ("MALLOC_ARENA_MAX=4",), presets)
+
+    assert (seen["MALLOC_ARENA_MAX"], seen["OMP_PROC_BIND"], seen["OMP_NUM_THREADS"]) == ("4", "true", "2")
+    assert "TASK_QUEUE_ENABLE" not in seen
+    assert doubts == ()
 
 
 def test_two_profilers_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: None) -> None:
@@ -186,7 +263,7 @@ def test_a_run_on_the_cpu_does_not_load_other_back_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(devices, "installed_version", lambda package: "2.9.0")
     monkeypatch.delenv("PROFILING_MODE", raising=False)
 
-    assert launching._environment("cpu")[devices.AUTOLOAD] == "0"
+    assert before.environment_of("cpu", Ranks(), (), {})[0][devices.AUTOLOAD] == "0"
 
 
 def test_the_default_folder_names_workload_preset_and_time() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ascend_perf.cli import _show
 from ascend_perf.errors import UsageError
+from ascend_perf.manifest import read_manifest
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.run import Manifest
 
@@ -66,8 +67,6 @@ def test_run_writes_a_report_from_its_own_trace(tmp_path: Path) -> None:
     [
         (["run"], 2, "Missing argument 'WORKLOAD'"),
         (["run", "lm-pretrain"], 2, "no workload 'lm-pretrain': did you mean 'llm-pretrain'?"),
-        (["run", "llm-pretrain", "--preset", "huge"], 2, "llm-pretrain has no preset 'huge'"),
-        (["run", "llm-pretrain", "--set", "layres=3"], 2, "did you mean 'layers'?"),
         (["run", "llm-pretrain", "--device", "tpu"], 2, "'tpu' is not one of"),
         (["run", "llm-pretrain", "--format", "pdf"], 2, "unknown report format 'pdf'"),
         (["workloads", "resnet"], 2, "no workload 'resnet'"),
@@ -83,8 +82,35 @@ def test_mistakes_end_with_a_message_and_code_2(words: list[str], code: int, mes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--preset", "huge"], "llm-pretrain has no preset 'huge'"),
+        (["--set", "layres=3"], "did you mean 'layers'?"),
+        (["--node-rank", "1"], "--node-rank 1 of --nnodes 1"),
+    ],
+)
+def test_a_wrong_setting_ends_with_code_2_and_a_folder_that_analyze_reads(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    done = ascend_perf("run", "llm-pretrain", "-o", "here", *words, cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    if words[0] == "--node-rank":  # the command line itself is wrong
+        assert list(tmp_path.iterdir()) == []
+        return
+    assert "what there is of the run, with the reason: here" in done.stderr
+    read = ascend_perf("analyze", "here", "-o", "report", "--format", "md", cwd=tmp_path)
+    assert read.returncode == 0, read.stderr
+    report = (tmp_path / "report" / "report.md").read_text("utf-8")
+    assert report.startswith("# The run failed: llm-pretrain has no")
+    assert "no trace: the run ended before the profiler wrote one" in report
+
+
 @pytest.mark.torch
-def test_an_absent_device_ends_with_code_4_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_absent_device_ends_with_code_4_and_says_so_in_its_folder(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
@@ -93,7 +119,7 @@ def test_an_absent_device_ends_with_code_4_and_leaves_nothing(tmp_path: Path) ->
 
     assert done.returncode == 4
     assert "no cuda device here, torch sees: cpu" in done.stderr
-    assert not (tmp_path / "here").exists()
+    assert "no cuda device here" in read_manifest(tmp_path / "here").problem
 
 
 def test_workloads_lists_presets_and_settings_in_both_languages() -> None:
