@@ -84,11 +84,12 @@ class Generation:
         """
         with record_function("prefill"):
             B, P = prompt_BP.shape
+            column_P = torch.arange(P, device=self.device)
             if is_real_BP is None:
-                position_BP = torch.arange(P, device=self.device).expand(B, P)
+                position_BP, last_B = column_P.expand(B, P), column_P[-1:].expand(B)
             else:
                 position_BP = (is_real_BP.long().cumsum(1) - 1).clamp(min=0)
-            last_B = position_BP.argmax(dim=1)  # the first column of the highest position is the last real token
+                last_B = torch.where(is_real_BP, column_P, 0).amax(1)
             if self.fixed is not None:
                 self.fixed.begin_prompt(P, is_real_BP)
                 cache: StaticCache | DynamicCache = self.fixed
