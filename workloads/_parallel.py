@@ -23,7 +23,7 @@ from torch.profiler import record_function
 
 from ascend_perf.workloads import _schedule
 from ascend_perf.workloads._context import cut_over_context_axis, own_tokens
-from ascend_perf.workloads._decoder import Decoder, materialise, packed_mask
+from ascend_perf.workloads._decoder import Decoder, materialise
 from ascend_perf.workloads._layout import Axes, Axis, Layout, stages_of
 from ascend_perf.workloads._pipeline import Channel, Pipeline, channels
 from ascend_perf.workloads._spec import Place
@@ -227,11 +227,10 @@ class Parallel:
         positions_BT = batch.positions_BT
         if positions_BT is None:
             positions_BT = torch.arange(batch.tokens_BT.shape[1], device=self.device).unsqueeze(0)
-        mask_B1TS = None if batch.segments_BT is None else packed_mask(batch.segments_BT)
         with torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             made = model(
                 own_tokens(x, context) if is_first else x,
-                positions_BT=own_tokens(positions_BT, context), mask_B1TS=mask_B1TS,
+                positions_BT=own_tokens(positions_BT, context), segments_BT=batch.segments_BT, ends=batch.ends,
             )  # fmt: skip
             if not is_last:
                 return made

@@ -15,6 +15,7 @@ from ascend_perf.workloads._decoder import Decoder
 from ascend_perf.workloads._distributed_optimizer import Shares
 from ascend_perf.workloads._fused import Fused, FusedSettings
 from ascend_perf.workloads._layout import Layout, check
+from ascend_perf.workloads._loss_scale import LossScale
 from ascend_perf.workloads._measured_memory import SavedTensors, local_bytes
 from ascend_perf.workloads._model_shape import ModelShape, parameter_count
 from ascend_perf.workloads._parallel import Parallel, parallelise
@@ -26,28 +27,6 @@ from ascend_perf.workloads._training import Dtype, Training, matmul_dtype
 
 BETAS: Final = (0.9, 0.95)
 TORCH_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class LossScale:
-    """Dynamic factor of the loss in fp16: small gradients stay above zero, and overflow is met by skipping the step.
-
-    Whether a step overflowed is read off the norm of all gradients, which is the same on every rank of every layout:
-    all skip together, without a collective of its own.
-    """
-
-    def __init__(self, start: float, steps: int) -> None:
-        self.value, self.steps = start, steps
-        self.good = 0
-        self.skipped = 0
-
-    def update(self, is_finite: bool) -> None:
-        """Halve after overflow, double after enough good steps one after the other."""
-        if not is_finite:
-            self.value, self.good, self.skipped = max(self.value / 2, 1.0), 0, self.skipped + 1
-            return
-        self.good += 1
-        if self.good >= self.steps:
-            self.value, self.good = min(self.value * 2, 2.0**32), 0
 
 
 class Trainer:
