@@ -99,7 +99,7 @@ def predict(
 
 
 def rank_traffic(job: Job, rank: int) -> tuple[Traffic, ...]:
-    """What one rank sends in one step after the first, by axis and collective."""
+    """What one rank sends in one step, from the third on, by axis and collective."""
     place = job.axes.place(rank)
     weights = rank_weights(job.shape, job.layout, job.axes, place[0])
     total: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])

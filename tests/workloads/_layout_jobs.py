@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,12 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_perf.workloads._decoder import Decoder
 from ascend_perf.workloads._fused import Fused, FusedSettings
-from ascend_perf.workloads._layout import Layout, check
-from ascend_perf.workloads._model_shape import ModelShape
+from ascend_perf.workloads._layout import check
 from ascend_perf.workloads._parallel import Parallel, parallelise
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads._text_data import IGNORED, Batch
-from ascend_perf.workloads._training import Training
+from tests.workloads._layout_cases import Case, Outcome
 
 # S steps, M micro-batches, B rows, T tokens
 
@@ -26,34 +24,6 @@ COLLECTIVES = {
     "alltoall_base_": "all_to_all", "broadcast_": "broadcast", "send": "send",
 }  # fmt: skip
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One training of a few steps."""
-
-    layout: Layout
-    shape: ModelShape
-    training: Training
-    rows: int = 8
-    """Of a micro-batch, over all data ranks."""
-    steps: int = 3
-    dtype: str = "fp32"
-    packed: bool = False
-    """Two texts in a row, and some targets that do not count."""
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """What one rank saw."""
-
-    losses: list[float] = field(default_factory=list)
-    norms: list[float] = field(default_factory=list)
-    sent: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Collective -> bytes and calls of the last step."""
-    names: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Weight -> its size on this rank, before FSDP shards it."""
-    local_values: int = 0
 
 
 class Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is not type-checked here

@@ -1,0 +1,181 @@
+"""Every layout that 2 and 4 processes allow trains as one process does, and sends and holds what the formulas say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from ascend_perf.workloads._layout import Layout
+from ascend_perf.workloads._rank_weights import rank_weights
+from ascend_perf.workloads._traffic import Job, predict, rank_memory, rank_traffic
+from ascend_perf.workloads._training import Training
+from tests.workloads._layout_cases import SHAPE, Case, Outcome, every_layout
+from tests.workloads._ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+TOLERANCE = 2e-6
+"""Of losses of about 4 and norms of about 1, in fp32: sums in another order."""
+BF16_TOLERANCE = 1e-2
+TRAINING = Training(tokens=16, batch=4, accumulate=2, dtype="fp32")
+FULL, SELECTIVE = replace(TRAINING, recompute="full"), replace(TRAINING, recompute="selective")
+PLAIN = Case(layout=Layout(), shape=SHAPE, training=TRAINING)
+
+
+def cases_of(world: int) -> dict[str, Case]:
+    """Every layout; and each axis with recomputation, and with packed rows in which not every target counts."""
+    layouts = every_layout(world)
+    cases = {name: replace(PLAIN, layout=layout) for name, layout in layouts.items()}
+    chosen = ("sp2", "cp2") if world == 2 else tuple(layouts)
+    cases |= {f"{name}-full": replace(PLAIN, layout=layouts[name], training=FULL) for name in chosen}
+    chosen = ("pp2", "cp2") if world == 2 else tuple(layouts)
+    cases |= {f"{name}-packed": replace(PLAIN, layout=layouts[name], packed=True) for name in chosen}
+    if world == 2:
+        cases["cp2-selective"] = replace(PLAIN, layout=layouts["cp2"], training=SELECTIVE)
+        cases["tp2-full"] = replace(PLAIN, layout=layouts["tp2"], training=FULL)
+        tied = replace(SHAPE, tied=True, qk_norm=False, qkv_bias=False, kv_heads=2, layers=1)
+        cases |= {f"{name}-tied": replace(PLAIN, layout=layouts[name], shape=tied) for name in ("dp2-fsdp", "tp2")}
+    return cases
+
+
+def narrow_cases(world: int) -> dict[str, Case]:
+    """Products in bf16 over fp32 weights, and all in bf16."""
+    cases = {}
+    for name, layout in every_layout(world).items():
+        cases[f"{name}-bf16"] = replace(PLAIN, layout=layout, dtype="bf16", training=replace(TRAINING, dtype="auto"))
+        weights = replace(TRAINING, dtype="auto", weights="bf16")
+        cases[f"{name}-bf16-weights"] = replace(PLAIN, layout=layout, dtype="bf16", training=weights)
+    return cases
+
+
+@cache
+def outcomes(world: int, make: Callable[[int], dict[str, Case]]) -> list[dict[str, Outcome]]:
+    """Of each rank; one job runs all cases."""
+    from tests.workloads._layout_jobs import train_all
+
+    return run_ranks(train_all, world, make(world), timeout_s=900)
+
+
+@cache
+def alone(case: Case) -> Outcome:
+    """A training in this process, with as many threads as a rank of a job has."""
+    import torch
+
+    from tests.workloads._layout_jobs import train
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train(case)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def assert_as_alone(case: Case, ranks: list[Outcome], tolerance: float) -> None:
+    one = alone(replace(case, layout=Layout()))
+    assert one.losses[-1] < one.losses[0] - 0.1  # it learns, so that equal losses say something
+    for outcome in ranks:
+        assert outcome.losses == pytest.approx(one.losses, abs=tolerance)
+        assert outcome.norms == pytest.approx(one.norms, abs=tolerance)
+        assert outcome.losses == ranks[0].losses  # every rank says the same
+
+
+def job_of(case: Case, world: int) -> Job:
+    axes = case.axes(world)
+    training = replace(case.training, batch=case.rows // axes.data)
+    return Job(
+        shape=case.shape, layout=case.layout, training=training, axes=axes, dtype=case.dtype,  # type: ignore[arg-type]
+        all_count=not case.packed,
+    )  # fmt: skip
+
+
+def assert_sent_as_predicted(case: Case, ranks: list[Outcome]) -> None:
+    job = job_of(case, len(ranks))
+    for rank, outcome in enumerate(ranks):
+        said: dict[str, tuple[int, int]] = {}
+        for one in rank_traffic(job, rank):
+            size, calls = said.get(one.collective, (0, 0))
+            said[one.collective] = size + one.bytes_per_step, calls + one.calls_per_step
+        assert outcome.sent == said, f"rank {rank}"
+
+
+def assert_holds_as_predicted(case: Case, ranks: list[Outcome]) -> None:
+    job = job_of(case, len(ranks))
+    for rank, outcome in enumerate(ranks):
+        weights = rank_weights(case.shape, case.layout, job.axes, job.axes.place(rank)[0])
+        assert outcome.names == {weight.name: weight.size for weight in weights}
+        assert rank_memory(job, rank)["weights"] == outcome.local_values * job.weight_bytes
+
+
+@pytest.mark.parametrize("name", cases_of(2))
+def test_two_processes_train_as_one_and_send_what_was_predicted(name: str) -> None:
+    case, ranks = cases_of(2)[name], [outcome[name] for outcome in outcomes(2, cases_of)]
+
+    assert_as_alone(case, ranks, TOLERANCE)
+    assert_sent_as_predicted(case, ranks)
+    assert_holds_as_predicted(case, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases_of(4))
+def test_four_processes_train_as_one_and_send_what_was_predicted(name: str) -> None:
+    case, ranks = cases_of(4)[name], [outcome[name] for outcome in outcomes(4, cases_of)]
+
+    assert_as_alone(case, ranks, TOLERANCE)
+    assert_sent_as_predicted(case, ranks)
+    assert_holds_as_predicted(case, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", narrow_cases(2))
+def test_bf16_rounds_otherwise_but_sends_what_was_predicted(name: str) -> None:
+    case, ranks = narrow_cases(2)[name], [outcome[name] for outcome in outcomes(2, narrow_cases)]
+
+    assert_as_alone(case, ranks, BF16_TOLERANCE)
+    assert_sent_as_predicted(case, ranks)
+    assert_holds_as_predicted(case, ranks)
+
+
+def test_all_axes_and_products_are_among_the_cases() -> None:
+    assert list(every_layout(2)) == ["dp2", "dp2-fsdp", "tp2", "sp2", "cp2", "cp2-fsdp", "pp2", "vpp2"]
+    four = set(every_layout(4))
+    assert four >= {"dp4", "tp4", "sp4", "cp4", "pp4", "dp2-tp2-fsdp", "dp2-sp2", "pp2-cp2-fsdp", "vpp2-tp2", "cp2-sp2"}
+    assert not {name for name in four if name.startswith(("ep", "vpp4"))}
+
+
+def test_traffic_of_tensor_parallelism_by_hand() -> None:
+    layout = Layout(tensor_ranks=2)
+    training = Training(tokens=8, batch=1, accumulate=3, dtype="fp32")
+    shape = replace(SHAPE, layers=5, qk_norm=False, qkv_bias=False)
+
+    said = predict(shape, layout, training, 2)
+
+    # 8 tokens of 32 values of 4 bytes are 1024 bytes. In 5 layers 4 sums each; one at either end; twice the loss
+    # with 1 and 2 values of 4 bytes for each of 8 tokens: 32 + 64 bytes. All that for each of 3 micro-batches.
+    assert [(one.axis, one.collective, one.bytes_per_step, one.calls_per_step) for one in said.traffic] == [
+        ("job", "all_reduce", 8, 2),
+        ("tensor", "all_reduce", 3 * (22 * 1024 + 96), 3 * 24),
+    ]
+
+
+def test_memory_of_fsdp_by_hand() -> None:
+    shape = replace(SHAPE, layers=1, qk_norm=False, qkv_bias=False)
+    training = Training(tokens=8, batch=1, accumulate=1, dtype="fp32")
+
+    said = predict(shape, Layout(data_parallel="fsdp"), training, 2)
+
+    # Embedding and output 2 x 64 x 32, last norm 32; the layer: 4 matrices of attention of 32 x 32, 3 of the MLP of
+    # 32 x 48, two norms of 32. Everything divides by two.
+    outside, layer = 2 * 64 * 32 + 32, 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32
+    weights = (outside + layer) // 2 * 4
+    assert said.memory_bytes["weights"] == said.memory_bytes["gradients"] == weights
+    assert said.memory_bytes["optimizer"] == 2 * weights
+    assert said.memory_bytes["gathered"] == (outside + layer) * 4
+
+
+def test_a_layout_that_does_not_fit_is_refused_before_the_run() -> None:
+    with pytest.raises(ValueError, match=r"^world of 3 = tensor 2 leaves 1.5 data ranks; valid --nproc: 2, 4, 6, 8"):
+        predict(SHAPE, Layout(tensor_ranks=2), TRAINING, 3)
