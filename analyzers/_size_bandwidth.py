@@ -98,7 +98,7 @@ def _groups(calls: Calls) -> tuple[Ints, Floats]:
     ranks = np.full(keys.shape[1], NULL, np.int64)
     factors = np.full(keys.shape[1], np.nan)
     for at, (op, group, stated) in enumerate(keys.T.tolist()):
-        size = len(members.get(None if group < 0 else groups.values[group], ())) or stated
+        size = len(members.get(None if group < 0 else groups.values[group], ())) or (stated if stated > 0 else NULL)
         ranks[at] = size
         name = "" if op < 0 else ops.values[op]
         known = 1.0 if name in _ONE_WAY else None if size == NULL else bus_factor(name, size)
