@@ -123,8 +123,9 @@ def read_body(data: bytes, kind: type[_B]) -> _B:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        param = path.strip("`").lstrip(".") or None
-        raise ApiError(400, f"{text}{f', in {param}' if param else ''}", param=param) from error
+        where = path.strip("`").lstrip(".")
+        said = f"{text}, in {where}" if where else text
+        raise ApiError(400, said, param=where.partition("[")[0] or None) from error
     except msgspec.DecodeError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from error
     except RecursionError as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -22,45 +21,9 @@ from ascend_perf.workloads._batching import (
     Row,
     Sampling,
 )
+from tests.workloads._slots import SlotRunner, alone
 
 LIMITS = Limits(blocks=12, block_tokens=4, max_batch=3, max_queue=100, max_context=48, prefill_tokens=8)
-
-
-def next_token(seen: Sequence[int], draw: float = 0.0) -> int:
-    """The answer to a text: all of it decides."""
-    return hashlib.sha256(f"{list(seen)} {draw}".encode()).digest()[0]
-
-
-@dataclass
-class SlotRunner:
-    """Keeps tokens in slots by the block table, as a paged cache does, and reads the whole text from there."""
-
-    block_tokens: int = 4
-    slots: dict[int, int] = field(default_factory=dict)
-    rows: list[list[Row]] = field(default_factory=list)
-
-    def run(self, rows: Sequence[Row]) -> list[tuple[int, float]]:
-        self.rows.append(list(rows))
-        held = [block for row in rows for block in row.blocks]
-        assert len(held) == len(set(held)) and 0 not in held  # no two rows share a block
-        answers = []
-        for row in rows:
-            places = range(row.start + len(row.tokens))
-            slots = [row.blocks[place // self.block_tokens] * self.block_tokens + place % self.block_tokens
-                     for place in places]  # fmt: skip
-            for slot, token in zip(slots[row.start :], row.tokens, strict=True):
-                self.slots[slot] = token
-            answers.append((next_token([self.slots[slot] for slot in slots], row.draw), -1.0))
-        return answers
-
-
-def alone(prompt: Sequence[int], max_tokens: int, should_stop: int | None = None, seed: int | None = None) -> list[int]:
-    """What a request's answer is without any batch."""
-    request = Request(prompt=prompt, max_tokens=max_tokens, sampling=Sampling(seed=seed or 0))
-    output: list[int] = []
-    while len(output) < max_tokens and (not output or output[-1] != should_stop):
-        output.append(next_token([*prompt, *output], 0.0 if seed is None else request.draw()))
-    return output
 
 
 def batcher(limits: Limits = LIMITS) -> tuple[Batcher, SlotRunner, list[Event]]:
