@@ -180,7 +180,7 @@ def test_the_command_in_three_forms(tmp_path: Path) -> None:
     arguments = ["diff-config", a, b, "--tokens", "32", "--batch", "1", "--world", "2"]
     text = CliRunner().invoke(cli, arguments)
     assert text.exit_code == 0, text.output
-    lines = text.output.splitlines()
+    lines = text.output.replace("\u2009", " ").replace("\u202f", " ").splitlines()
     assert lines[:2] == [
         "A: a.json (config.json, llm-pretrain, processes 2)", "B: b.json (config.json, llm-pretrain, processes 2)",
     ]  # fmt: skip
@@ -190,6 +190,7 @@ def test_the_command_in_three_forms(tmp_path: Path) -> None:
     assert any(line.split() == ["bos_token_id", "1", "a|b", "[31m"] for line in lines)
     assert "- B: attention within a window of 8 tokens: counted and run over all tokens" in lines
     markdown = CliRunner().invoke(cli, [*arguments, "--format", "md", "--lang", "zh"]).output
+    markdown = markdown.replace("\u2009", " ").replace("\u202f", " ")
     assert "## 指标（公式计算）" in markdown
     assert "| layers | 3 | 6 | 参数量 +92 544, 每步模型计算量" in markdown
     assert "a\\|b [31m" in markdown
