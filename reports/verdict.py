@@ -266,13 +266,13 @@ def _ranks(payload: Payload) -> Words:
     named = [rank for rank in ranks if rank is not None]
     if not named:
         return words("fact.ranks_unnamed", seen=len(ranks))
-    listed = ranges(named)
+    listed, count = ranges(named), len(set(named))  # a log of the whole job is no rank
     if payload.pages is not None and payload.pages.is_rank:
         seen = len(payload.pages.ranks)
         return words("fact.rank_of", rank=listed, seen=seen, world=max(sizes, default=seen))
     if sizes:
-        return words("fact.ranks_of", listed=listed, seen=len(ranks), world=max(sizes))
-    return words("fact.ranks_seen", listed=listed, seen=len(ranks))
+        return words("fact.ranks_of", listed=listed, seen=count, world=max(sizes))
+    return words("fact.ranks_seen", listed=listed, seen=count)
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -104,6 +104,15 @@ def test_facts_say_which_ranks_were_seen_of_how_many() -> None:
     assert said["Workload"] == "alexnet"
 
 
+def test_a_log_of_the_whole_job_is_no_further_rank() -> None:
+    payload = _samples.payload()
+    log = replace(payload.ranks[0], meta=replace(payload.ranks[0].meta, rank=None))
+
+    said = {fact.label.en: fact.value.en for fact in facts(replace(payload, ranks=(*payload.ranks, log)))}
+
+    assert said["Ranks"] == "0-1 (2 seen of 8 in the job)"
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5], "0-2, 5"), ([7, 6, 6, 0], "0, 6-7")]
 )
