@@ -95,6 +95,7 @@ def of_trace(path: Path, steps: int) -> CountedTraffic | None:
             if args.dtype and elements:
                 dtypes.setdefault(elements, set()).add(plain_dtype(args.dtype))
     sums: dict[str, list[int]] = {}
+    unsure: dict[tuple[str, int], int] = {}
     unknown = 0
     for name, dims, kind, count in rows:
         call = _CALLS.get(name.removeprefix("c10d::"))
@@ -102,10 +103,23 @@ def of_trace(path: Path, steps: int) -> CountedTraffic | None:
             continue
         bytes_of_one = _size(call, dims, kind, dtypes, size)
         if bytes_of_one is None:
-            unknown += count
+            elements = _elements_of_one(call, dims, kind)
+            if elements is None:
+                unknown += count
+            else:
+                unsure[call.collective, elements] = unsure.get((call.collective, elements), 0) + count
             continue
         total = sums.setdefault(call.collective, [0, 0])
         total[0] += count * bytes_of_one
+        total[1] += count
+    backend = _bytes_by_backend(rows)
+    for key, count in unsure.items():
+        moved, calls = backend.get(key, (None, 0))
+        if moved is None or calls != count:
+            unknown += count
+            continue
+        total = sums.setdefault(key[0], [0, 0])
+        total[0] += moved
         total[1] += count
     collectives = [
         Counted(collective=name, bytes_per_step=moved / steps, calls_per_step=calls / steps)
@@ -139,6 +153,37 @@ def _dtypes_by_elements(rows: Sequence[tuple[str, list[object], list[object], in
             if name.startswith("gloo:") and isinstance(kind, str) and (elements := _elements(shape)) is not None:
                 found.setdefault(elements, set()).add(plain_dtype(kind))
     return found
+
+
+def _bytes_by_backend(
+    rows: Sequence[tuple[str, list[object], list[object], int]],
+) -> dict[tuple[str, int], tuple[int | None, int]]:
+    """Collective and elements -> bytes and calls by gloo's own ranges, which tell each call's dtype.
+
+    Where calls of as many elements have several dtypes, their sum is known when gloo saw as many calls. None: a dtype
+    of unknown size is among them.
+    """
+    found: dict[tuple[str, int], tuple[int | None, int]] = {}
+    for name, dims, kinds, count in rows:
+        if not name.startswith("gloo:") or len(dims) != 1 or len(kinds) != 1:
+            continue
+        elements = _elements(dims[0])
+        if elements is None:
+            continue
+        width = BYTES_OF.get(plain_dtype(str(kinds[0])))
+        key = name.removeprefix("gloo:"), elements
+        moved, calls = found.get(key, (0, 0))
+        moved = None if moved is None or width is None else moved + int(count * elements * width)
+        found[key] = moved, calls + count
+    return found
+
+
+def _elements_of_one(call: _Call, dims: Sequence[object], kinds: Sequence[object]) -> int | None:
+    """Elements of the only tensor in the list that gives a call's size; None where it is not one."""
+    if call.argument >= min(len(dims), len(kinds)) or kinds[call.argument] != "TensorList" or call.per_rank:
+        return None
+    shapes = dims[call.argument]
+    return _elements(shapes[0]) if isinstance(shapes, list) and len(shapes) == 1 else None
 
 
 def _size(
