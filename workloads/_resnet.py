@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# B images, C channels, H height, W width, K classes
+from ascend_perf.workloads._resnet_shape import EXPANSION, STAGE_BLOCKS
 
-BLOCKS = (3, 4, 6, 3)
-EXPANSION = 4
+# B images, C channels, H height, W width, K classes
 
 
 class Bottleneck(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
@@ -35,15 +34,19 @@ class Bottleneck(nn.Module):  # type: ignore[misc]  # torch is not type-checked 
 
 
 class ResNet50(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
-    """Stem, four stages of bottlenecks, average, classifier. `width` 64 is the published net."""
+    """Stem, four stages of bottlenecks, average, classifier. `width` 64 is the published net.
 
-    def __init__(self, *, width: int, classes: int) -> None:
+    With `zero_residual` a block starts as the identity, its last norm scaling by zero, which makes training steadier.
+    Source: Goyal et al., 2017, section 5.1.
+    """
+
+    def __init__(self, *, width: int, classes: int, zero_residual: bool = False) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.stem_norm = nn.BatchNorm2d(width)
         blocks: list[Bottleneck] = []
         channels = width
-        for stage, count in enumerate(BLOCKS):
+        for stage, count in enumerate(STAGE_BLOCKS):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
                 blocks.append(Bottleneck(channels, width << stage, stride))
@@ -53,6 +56,8 @@ class ResNet50(nn.Module):  # type: ignore[misc]  # torch is not type-checked he
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if zero_residual and isinstance(module, Bottleneck):
+                nn.init.zeros_(module.norm3.weight)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Logits B x K."""

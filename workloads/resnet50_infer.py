@@ -1,34 +1,27 @@
-"""resnet50-infer: classify JPEG images with ResNet-50, preprocessing on the host.
+"""resnet50-infer: classify JPEG images with ResNet-50, preprocessed on the host or on the device.
 
-    for each step: decode -> resize and crop -> normalise -> copy -> inference
+    host:   decode -> resize and crop -> normalise -> copy fp32 -> inference
+    graph:  decode -> resize and crop -> copy uint8 -> normalise on the device -> inference
+    aipp:   (decoded before) -> copy uint8 -> what AIPP of an offline model computes -> inference
 
-The net is in `_resnet.py`. Read top to bottom: sizes, model FLOPs, images, preprocessing, one step.
+The net is in `_resnet.py`, pictures are in `_images.py`, AIPP is in `_aipp.py`. AIPP itself runs in offline models (.om)
+only; here torch's kernels compute the same values, on an NPU too. DVPP, which decodes, is not used: in the mode `aipp`
+the pictures are decoded by Pillow before the run. Read top to bottom: settings, prediction, one step.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads._spec import Place, Program, at_least, workload
+from ascend_perf.workloads import _aipp, _images, _resnet_shape
+from ascend_perf.workloads._spec import Place, Prediction, Program, Value, at_least, workload
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
 
-# B images, C channels, H height, W width
-
-STAGE_BLOCKS: Final = (3, 4, 6, 3)
-MEAN_RGB: Final = (0.485, 0.456, 0.406)
-STD_RGB: Final = (0.229, 0.224, 0.225)
-"""Channel statistics of ImageNet for values 0..1. Source: the reference training code of torchvision."""
-RESIZE_RATIO: Final = 256 / 224
-"""The short side is resized to this multiple of the crop. Source: the evaluation protocol of ResNet on ImageNet."""
+# B images, C channels, H height, W width, K classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +36,23 @@ class Config:
     image_height_px: int = 375
     jpeg_quality: int = 90
     distinct_images: int = 32
+    """Pictures that are made, or taken from `--data`; steps walk through them again and again."""
     crop_px: int = 224
     base_width: int = 64
     classes: int = 1000
+    preprocess: Literal["host", "graph", "aipp"] = "host"
+    """Where pixels are cast, normalised and transposed."""
+    decode: Literal["auto", "step", "before"] = "auto"
+    """When pictures are decoded and resized: in each step, or before the first; auto: before with aipp, else in it."""
+    aipp_crop: bool = True
+    """AIPP mode: the host sends 256 x 256 (of a crop of 224), AIPP cuts out the middle; false: the host cuts it."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     channels_last: bool = False
+    export_onnx: bool = False
+    """Leave model.onnx, aipp.cfg and the ATC command in the run directory."""
+    onnx_dynamic_batch: bool = False
+    soc_version: str = "Ascend910B2"
+    """For the ATC command: "Ascend" and the name that `npu-smi info` shows."""
 
     def __post_init__(self) -> None:
         at_least(self, 1, "batch", "distinct_images", "base_width", "classes", "jpeg_quality")
@@ -55,104 +60,84 @@ class Config:
         at_least(self, 32, "crop_px")
         if self.jpeg_quality > 100:
             raise ValueError(f"jpeg_quality must be 1 to 100, got {self.jpeg_quality}")
+        if self.preprocess == "aipp":
+            aipp_config(self)
+            if self.onnx_dynamic_batch:
+                raise ValueError("onnx_dynamic_batch: static AIPP takes inputs of one shape; use host or graph")
+
+    @property
+    def decodes_before(self) -> bool:
+        """Whether steps start from decoded pictures."""
+        return self.decode == "before" or (self.decode == "auto" and self.preprocess == "aipp")
+
+    @property
+    def sent_px(self) -> int:
+        """Side of the squares that the host gives to the device."""
+        whole = self.preprocess == "aipp" and self.aipp_crop
+        return _images.source_px(self.crop_px) if whole else self.crop_px
+
+
+def aipp_config(config: Config) -> _aipp.AippConfig:
+    """What AIPP has to do in the mode `aipp`."""
+    return _aipp.normalising(
+        source_px=(config.sent_px, config.sent_px), crop_px=config.crop_px if config.aipp_crop else None,
+        mean=_images.MEAN_RGB, std=_images.STD_RGB,
+    )  # fmt: skip
 
 
 def image_flops(config: Config) -> int:
-    """Model FLOPs of one image, multiply and add counted as two: convolutions and the classifier.
+    """Model FLOPs of one image; see `_resnet_shape.image_flops`."""
+    return _resnet_shape.image_flops(crop_px=config.crop_px, width=config.base_width, classes=config.classes)
 
-    A convolution takes 2 x C_in x C_out x k^2 per pixel of its output. Norms, activations, pooling and the host's
-    preprocessing do not count. For the published net (width 64, 224 x 224, 1000 classes) this is 8.178 GFLOP, the
-    4.09 G multiply-adds of the literature.
+
+def predict(config: Config, world_size: int) -> Prediction:
+    """Memory of one rank; ranks do not talk to each other, each classifies its own images.
+
+    `auto` counts as fp16, as on a device.
     """
-    width = config.base_width
-
-    def halved(side: int) -> int:
-        return (side + 1) // 2  # a kernel of 1, 3 or 7 with stride 2 and padding (k - 1) / 2
-
-    side = halved(config.crop_px)
-    multiply_adds = 3 * width * 7 * 7 * side**2
-    side = halved(side)  # max pooling
-    channels = width
-    for stage, count in enumerate(STAGE_BLOCKS):
-        inner, outer = width << stage, (width << stage) * 4
-        for index in range(count):
-            side_in = side
-            if stage > 0 and index == 0:
-                side = halved(side)
-            multiply_adds += channels * inner * side_in**2  # 1x1
-            multiply_adds += inner * inner * 9 * side**2  # 3x3, carries the stride
-            multiply_adds += inner * outer * side**2  # 1x1
-            if index == 0:
-                multiply_adds += channels * outer * side**2  # projection of the input
-            channels = outer
-    multiply_adds += channels * config.classes
-    return 2 * multiply_adds
+    value_bytes = 4 if config.dtype == "fp32" else 2
+    return Prediction(
+        memory_bytes={
+            "weights": _resnet_shape.weight_bytes(
+                width=config.base_width, classes=config.classes, bytes_per_value=value_bytes
+            ),
+            "activations": _resnet_shape.inference_bytes(
+                crop_px=config.crop_px, width=config.base_width, batch=config.batch, bytes_per_value=value_bytes
+            ),
+        }
+    )  # fmt: skip
 
 
-def synthetic_jpegs(config: Config, seed: int) -> list[bytes]:
-    """JPEG files in memory: noise of four scales, so that size and decode time come near those of photographs."""
-    from PIL import Image
-
-    random = np.random.default_rng(seed)
-    size = (config.image_width_px, config.image_height_px)
-    files = []
-    for _ in range(config.distinct_images):
-        picture_HWC = np.zeros((size[1], size[0], 3), np.float32)
-        for cells, weight in ((4, 0.4), (16, 0.25), (64, 0.15), (256, 0.2)):
-            coarse = random.integers(0, 256, (cells * 3 // 4, cells, 3), np.uint8)
-            layer = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
-            picture_HWC += weight * np.asarray(layer, np.float32)
-        buffer = io.BytesIO()
-        Image.fromarray(picture_HWC.astype(np.uint8)).save(buffer, "JPEG", quality=config.jpeg_quality)
-        files.append(buffer.getvalue())
-    return files
-
-
-def decode(files: Sequence[bytes]) -> list[Image]:
-    """Pictures in RGB."""
-    from PIL import Image
-
-    return [Image.open(io.BytesIO(data)).convert("RGB") for data in files]
-
-
-def resize(pictures: Sequence[Image], crop_px: int) -> list[Image]:
-    """Short side to 256/224 of the crop, bilinear, then the square in the middle."""
-    from PIL import Image
-
-    cropped = []
-    short_px = round(crop_px * RESIZE_RATIO)
-    for picture in pictures:
-        scale = short_px / min(picture.size)
-        width, height = (round(side * scale) for side in picture.size)
-        left, top = (width - crop_px) // 2, (height - crop_px) // 2
-        scaled = picture.resize((width, height), Image.Resampling.BILINEAR)
-        cropped.append(scaled.crop((left, top, left + crop_px, top + crop_px)))
-    return cropped
-
-
-def normalise(pictures: Sequence[Image]) -> torch.Tensor:
-    """Batch B x C x H x W in fp32, mean 0 and deviation 1 per channel over ImageNet."""
-    import torch
-
-    x_BHWC = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).float() / 255
-    x_BHWC = (x_BHWC - torch.tensor(MEAN_RGB)) / torch.tensor(STD_RGB)
-    return x_BHWC.permute(0, 3, 1, 2).contiguous()
+def _files(config: Config, place: Place, seed: int) -> _images.Pictures:
+    """The pictures of all ranks, by the seed or from the user's folder."""
+    if place.data is None:
+        files = _images.synthetic_jpegs(
+            count=config.distinct_images, width_px=config.image_width_px, height_px=config.image_height_px,
+            quality=config.jpeg_quality, seed=seed,
+        )  # fmt: skip
+        return _images.Pictures(files=files, labels=[0] * len(files))
+    found = _images.found_pictures(place.data)[: config.distinct_images]
+    named = _images.Pictures(files=found, labels=[0] * len(found), root=place.data)
+    return _images.Pictures(files=[named.read(index) for index in range(len(found))], labels=named.labels)
 
 
 @workload(
     name="resnet50-infer",
     about=Words(
-        "image classification with ResNet-50: JPEG decode, resize and normalise on the host, then inference",
-        "ResNet-50 图像分类推理：主机侧 JPEG 解码、缩放、归一化，然后推理",
+        "image classification with ResNet-50: JPEG decode, resize and normalise on the host, in the graph or as AIPP",
+        "ResNet-50 图像分类推理：JPEG 解码、缩放，归一化位于主机侧、图内或 AIPP",
     ),
     config=Config,
     needs=("PIL",),
+    predict=predict,
 )
 def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
     """The inference step on `device`; weights and images depend on the seed alone."""
     import torch
+    from torch import nn
     from torch.profiler import record_function
 
+    from ascend_perf.workloads import _preprocessing
     from ascend_perf.workloads._resnet import ResNet50
 
     device = place.device
@@ -161,36 +146,97 @@ def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     torch.backends.cudnn.allow_tf32 = False
     layout = torch.channels_last if config.channels_last else torch.contiguous_format
-    model = ResNet50(width=config.base_width, classes=config.classes).eval()
-    model = model.to(device=device, dtype=torch_dtype, memory_format=layout)
-    files = synthetic_jpegs(config, seed)
+    net = ResNet50(width=config.base_width, classes=config.classes).eval()
+    net = net.to(device=device, dtype=torch_dtype, memory_format=layout)
+    head: Any = nn.Identity()
+    if config.preprocess == "graph":
+        head = _preprocessing.Normalise(mean=_images.MEAN_RGB, std=_images.STD_RGB, dtype=torch_dtype).to(device)
+    elif config.preprocess == "aipp":
+        head = _preprocessing.Aipp(aipp_config(config), dtype=torch_dtype).to(device)
+
+    pictures = _files(config, place, seed)
+    count = len(pictures.files)
+    ready: list[Any] = []
+    if config.decodes_before:
+        for index in range(count):
+            whole = _images.decode_one(pictures.read(index), pictures.name_of(index))
+            ready += _images.resize([whole], config.crop_px, keep_px=config.sent_px)
     surest: list[torch.Tensor] = []
-    position = 0
+    position = config.batch * place.rank
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def step() -> None:
         nonlocal position
-        chosen = [files[(position + index) % len(files)] for index in range(config.batch)]
-        position += config.batch
-        with record_function("preprocess::decode"):
-            pictures = decode(chosen)
-        with record_function("preprocess::resize"):
-            pictures = resize(pictures, config.crop_px)
-        with record_function("preprocess::normalise"):
-            x_BCHW = normalise(pictures)
-        with record_function("preprocess::copy"):
-            x_BCHW = x_BCHW.to(device=device, dtype=torch_dtype, memory_format=layout)
+        chosen = [(position + index) % count for index in range(config.batch)]
+        position += config.batch * place.world_size
+        if ready:
+            squares = [ready[index] for index in chosen]
+        else:
+            with record_function("preprocess::decode"):
+                squares = [_images.decode_one(pictures.read(index), pictures.name_of(index)) for index in chosen]
+            with record_function("preprocess::resize"):
+                squares = _images.resize(squares, config.crop_px, keep_px=config.sent_px)
+        if config.preprocess == "host":
+            with record_function("preprocess::normalise"):
+                x = _images.normalise(_images.as_pixels(squares))
+            with record_function("preprocess::copy"):
+                x = x.to(device=device, dtype=torch_dtype, memory_format=layout)
+        else:
+            with record_function("preprocess::copy"):
+                x = torch.from_numpy(_images.as_pixels(squares)).to(device)
         with record_function("inference"):
-            logits_BK = model(x_BCHW)
+            x_BCHW = x if config.preprocess == "host" else head(x).contiguous(memory_format=layout)
+            logits_BK = net(x_BCHW)
             surest[:] = [logits_BK.float().log_softmax(-1).max(-1).values.mean()]
 
+    made: list[str] = []
+    if config.export_onnx:
+        made = _export(config, place, net, dtype)
+    weights = [*net.parameters(), *net.buffers()]
     return Program(
         step=step,
         item="images",
-        items_per_step=config.batch,
-        flops_per_step=image_flops(config) * config.batch,
+        items_per_step=config.batch * place.world_size,
+        flops_per_step=image_flops(config) * config.batch * place.world_size,
         dtype=dtype,
-        parameters=sum(weight.numel() for weight in model.parameters()),
+        parameters=sum(weight.numel() for weight in net.parameters()),
         value_name="mean_log_probability",
         last_value=lambda: float(surest[-1]),
+        memory_bytes=lambda: {"weights": sum(weight.numel() * weight.element_size() for weight in weights)},
+        model=net,
+        tables=lambda: {"preprocessing": stages(config), **({"export": [{"file": name} for name in made]} if made else {})},
     )
+
+
+def _export(config: Config, place: Place, net: Any, dtype: str) -> list[str]:
+    """Files for ATC in the run directory; rank 0 writes them."""
+    from ascend_perf.errors import UsageError
+    from ascend_perf.workloads import _onnx
+
+    if place.results is None:
+        raise UsageError("export_onnx writes into the run directory", hint="use it with `ascend-perf run`")
+    if place.rank != 0:
+        return []
+    return list(
+        _onnx.export(
+            net, place.results, batch=config.batch, dynamic_batch=config.onnx_dynamic_batch, crop_px=config.crop_px,
+            pixels=(_images.MEAN_RGB, _images.STD_RGB) if config.preprocess == "graph" else None,
+            aipp=aipp_config(config) if config.preprocess == "aipp" else None, soc_version=config.soc_version,
+            precision={"fp32": "origin", "bf16": "mixed_bfloat16", "fp16": "fp16"}[dtype],
+        )
+    )  # fmt: skip
+
+
+def stages(config: Config) -> list[dict[str, Value]]:
+    """What happens to a picture, where, and by what: a row per stage."""
+    before = "before the run" if config.decodes_before else "in the step"
+    on_host = {"host": "torch on the host", "graph": "first operations of the graph", "aipp": "AIPP emulated by torch"}
+    where = "host" if config.preprocess == "host" else "device"
+    sent = config.sent_px**2 * 3 * (4 if config.preprocess == "host" else 1)
+    return [
+        {"stage": "decode", "where": "host", "by": "Pillow", "when": before, "bytes_per_image": None},
+        {"stage": "resize and crop", "where": "host", "by": "Pillow", "when": before, "bytes_per_image": None},
+        {"stage": "normalise", "where": where, "by": on_host[config.preprocess], "when": "in the step",
+         "bytes_per_image": None},
+        {"stage": "copy", "where": "host to device", "by": "torch", "when": "in the step", "bytes_per_image": sent},
+    ]  # fmt: skip

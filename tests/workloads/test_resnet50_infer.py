@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ascend_perf.errors import InputError
+from ascend_perf.workloads import _resnet_shape
+from ascend_perf.workloads._images import MEAN_RGB, STD_RGB, as_pixels, decode, normalise, resize, synthetic_jpegs
 from ascend_perf.workloads._spec import Place
-from ascend_perf.workloads.resnet50_infer import (
-    MEAN_RGB,
-    STD_RGB,
-    Config,
-    decode,
-    image_flops,
-    normalise,
-    resize,
-    resnet50_infer,
-    synthetic_jpegs,
-)
+from ascend_perf.workloads.resnet50_infer import Config, aipp_config, image_flops, predict, resnet50_infer, stages
 
 SMALL = Config(batch=2, image_width_px=64, image_height_px=48, distinct_images=3, crop_px=32, base_width=4, classes=10)
 
@@ -45,9 +41,11 @@ def test_flops_of_a_narrow_net_by_hand() -> None:
         ({"crop_px": 31}, "crop_px must be 32 or more"),
         ({"jpeg_quality": 101}, "jpeg_quality must be 1 to 100"),
         ({"image_width_px": 8}, "image_width_px must be 16 or more"),
+        ({"preprocess": "aipp", "crop_px": 4000}, "AIPP takes pictures of 2 to 4096"),
+        ({"preprocess": "aipp", "onnx_dynamic_batch": True}, "static AIPP takes inputs of one shape"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(change: dict[str, int], message: str) -> None:
+def test_sizes_that_do_not_fit_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **change)  # type: ignore[arg-type]  # one field each
 
@@ -55,19 +53,19 @@ def test_sizes_that_do_not_fit_are_refused(change: dict[str, int], message: str)
 @pytest.mark.torch
 def test_the_images_are_jpeg_files_that_depend_on_the_seed() -> None:
     pytest.importorskip("PIL")
-    files = synthetic_jpegs(SMALL, 1)
+    files = synthetic_jpegs(count=3, width_px=64, height_px=48, quality=90, seed=1)
 
     assert len(files) == 3
     assert all(data.startswith(b"\xff\xd8\xff") for data in files)
-    assert files == synthetic_jpegs(SMALL, 1)
-    assert files != synthetic_jpegs(SMALL, 2)
+    assert files == synthetic_jpegs(count=3, width_px=64, height_px=48, quality=90, seed=1)
+    assert files != synthetic_jpegs(count=3, width_px=64, height_px=48, quality=90, seed=2)
     assert [picture.size for picture in decode(files)] == [(64, 48)] * 3
 
 
 @pytest.mark.torch
 def test_an_image_takes_as_many_bytes_as_a_photograph() -> None:
     pytest.importorskip("PIL")
-    (data,) = synthetic_jpegs(replace(Config(), distinct_images=1), 0)
+    (data,) = synthetic_jpegs(count=1, width_px=500, height_px=375, quality=90, seed=0)
 
     bits_per_pixel = len(data) * 8 / (500 * 375)
     assert 2 < bits_per_pixel < 8  # ImageNet: about 110 kB, 4.7 bits a pixel
@@ -91,7 +89,7 @@ def test_normalising_by_hand() -> None:
     pytest.importorskip("torch")
     image = pytest.importorskip("PIL.Image")
 
-    batch = normalise([image.new("RGB", (3, 2), (255, 0, 51))])
+    batch = normalise(as_pixels([image.new("RGB", (3, 2), (255, 0, 51))]))
 
     assert tuple(batch.shape) == (1, 3, 2, 3)
     expected = [(value - mean) / std for value, mean, std in zip((1, 0, 0.2), MEAN_RGB, STD_RGB, strict=True)]
@@ -107,7 +105,11 @@ def test_the_net_has_the_published_parameters_and_the_counted_flops() -> None:
 
     with torch.device("meta"):
         published = ResNet50(width=64, classes=1000)
-    assert sum(weight.numel() for weight in published.parameters()) == 25_557_032  # model card of torchvision
+    weights = [weight.numel() for weight in published.parameters()]
+    assert sum(weights) == 25_557_032  # model card of torchvision
+    assert _resnet_shape.tensor_sizes(width=64, classes=1000) == weights
+    held = sum(tensor.numel() * tensor.element_size() for tensor in (*published.parameters(), *published.buffers()))
+    assert _resnet_shape.weight_bytes(width=64, classes=1000) == held
 
     narrow = ResNet50(width=4, classes=10).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -142,3 +144,139 @@ def test_channels_last_and_bf16_run() -> None:
 
     assert program.dtype == "bf16"
     assert np.isfinite(program.last_value())
+
+
+@pytest.mark.torch
+def test_the_three_ways_of_preprocessing_agree() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    made = {}
+    for way in ("host", "graph", "aipp"):
+        program = resnet50_infer.build(replace(SMALL, preprocess=way), Place(), 0)  # type: ignore[arg-type]  # a way
+        seen: list[object] = []
+        handle = program.model.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))  # type: ignore[attr-defined]
+        program.step()
+        handle.remove()
+        made[way] = seen[0]
+
+    # The same pixels; fp32 rounds differently when divided or multiplied, AIPP computes in fp16 (see test_aipp).
+    torch.testing.assert_close(made["graph"], made["host"], rtol=0, atol=2e-6)
+    torch.testing.assert_close(made["aipp"], made["host"], rtol=0, atol=3e-3)
+    assert not torch.equal(made["aipp"], made["host"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("crops", [True, False])
+def test_aipp_gets_uint8_and_gives_what_its_file_says(crops: bool) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    config = replace(SMALL, preprocess="aipp", aipp_crop=crops, decode="step")
+    program = resnet50_infer.build(config, Place(), 0)
+    seen: list[object] = []
+    program.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numpy()))  # type: ignore[attr-defined]
+
+    program.step()
+
+    files = synthetic_jpegs(count=3, width_px=64, height_px=48, quality=90, seed=0)
+    side = 37 if crops else 32  # 32 x 256 / 224 = 36.6
+    pixels = as_pixels(resize(decode(files[:2]), 32, keep_px=side))
+    assert pixels.shape == (2, side, side, 3)
+    assert np.array_equal(np.asarray(seen[0]), aipp_config(config).emulate(pixels).astype(np.float32))
+
+
+@pytest.mark.torch
+def test_stages_in_the_step_depend_on_the_way() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+
+    def ranges(config: Config) -> set[str]:
+        program = resnet50_infer.build(config, Place(), 0)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            program.step()
+        return {event.key for event in profiler.key_averages() if "::" in event.key and "aten" not in event.key}
+
+    decoded = {"preprocess::decode", "preprocess::resize"}
+    assert ranges(SMALL) == {*decoded, "preprocess::normalise", "preprocess::copy"}
+    assert ranges(replace(SMALL, preprocess="graph")) == {*decoded, "preprocess::copy"}
+    assert ranges(replace(SMALL, preprocess="aipp")) == {"preprocess::copy"}
+
+
+def test_the_table_of_stages_says_that_aipp_is_emulated_and_what_is_copied() -> None:
+    by_stage = {row["stage"]: row for row in stages(Config(preprocess="aipp"))}
+    assert by_stage["normalise"]["by"] == "AIPP emulated by torch"
+    assert (by_stage["decode"]["by"], by_stage["decode"]["when"]) == ("Pillow", "before the run")
+    assert by_stage["copy"]["bytes_per_image"] == 256 * 256 * 3
+    assert stages(Config())[-1]["bytes_per_image"] == 224 * 224 * 3 * 4
+
+
+@pytest.mark.torch
+def test_the_predicted_memory_is_that_of_the_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    config = replace(SMALL, dtype="fp32", crop_px=64, base_width=8)
+    program = resnet50_infer.build(config, Place(), 0)
+
+    assert dict(program.memory_bytes())["weights"] == predict(config, 1).memory_bytes["weights"]
+
+    # Independent: storages that operators made, as many as are alive at once, by weak references.
+    alive: dict[int, int] = {}
+    most = 0
+
+    class Count(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, call: Any, kinds: Any, given: Any = (), named: Any = None) -> Any:
+            nonlocal most
+            made = call(*given, **(named or {}))
+            for tensor in made if isinstance(made, (tuple, list)) else (made,):
+                if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:
+                    storage = tensor.untyped_storage()
+                    if storage._cdata not in alive:
+                        alive[storage._cdata] = storage.nbytes()
+                        weakref.finalize(storage, alive.pop, storage._cdata, None)
+            most = max(most, sum(alive.values()))
+            return made
+
+    x_BCHW = torch.zeros((2, 3, 64, 64))
+    with torch.no_grad(), Count():
+        program.model(x_BCHW)  # type: ignore[operator]
+    predicted = predict(config, 1).memory_bytes["activations"]
+    # At the end of the second block: the input, the pooled stem, and four times 32 x 16^2 values; fp32, two pictures.
+    assert predicted == 4 * 2 * (3 * 64**2 + 8 * 16**2 + 4 * 32 * 16**2)
+    assert most + x_BCHW.nbytes == predicted
+
+
+@pytest.mark.torch
+def test_pictures_of_a_folder_are_classified_and_broken_ones_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path
+    for index in range(3):
+        image.new("RGB", (40, 50), (index, 0, 0)).save(folder / f"{index}.jpg")
+
+    program = resnet50_infer.build(SMALL, Place(data=folder), 0)
+    program.step()
+    assert np.isfinite(program.last_value())
+
+    (folder / "1.jpg").write_bytes(b"\xff\xd8\xff broken")
+    with pytest.raises(InputError, match=r"picture 1 is"):
+        resnet50_infer.build(SMALL, Place(data=folder), 0).step()
+    with pytest.raises(InputError, match="no folder of pictures"):
+        resnet50_infer.build(SMALL, Place(data=folder / "none"), 0)
+
+
+@pytest.mark.torch
+def test_ranks_take_turns_through_the_pictures() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    config = replace(SMALL, batch=1, preprocess="graph")
+
+    def inputs(place: Place, steps: int) -> list[object]:
+        program, seen = resnet50_infer.build(config, place, 0), list[object]()
+        program.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))  # type: ignore[attr-defined]
+        for _ in range(steps):
+            program.step()
+        return seen
+
+    alone = inputs(Place(), 4)
+    second = inputs(Place(rank=1, world_size=2), 2)
+
+    assert all(torch.equal(a, b) for a, b in zip(second, (alone[1], alone[3]), strict=True))
