@@ -7,7 +7,7 @@ or was interrupted has a manifest that says why, and what there is of it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +31,7 @@ from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Termina
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
+from ascend_perf.workloads._model_config import read_config
 
 TRACE_FOLDER: Final = "trace"
 TELEMETRY_FILE: Final = "telemetry.csv"
@@ -137,9 +138,13 @@ class _Attempt:
             as `launch`.
         """
         request = self._request
-        self._settings = settings = self._workload.settings(
-            request.preset, request.overrides, between=_between(request.model_config)
-        )
+        between = None
+        if request.model_config is not None:
+            model = read_config(request.model_config)
+            between = model.values
+            for note in model.notes:
+                self._warn(note)
+        self._settings = settings = self._workload.settings(request.preset, request.overrides, between=between)
         self._prediction = predictions.predicted(self._workload, settings, request.ranks.world_size)
         data, resume = _checked_path(request.data, "--data"), _checkpoint_of(request.resume)
         before.check_packages(self._workload)
@@ -364,14 +369,6 @@ def _terminated() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _between(model_config: Path | None) -> Mapping[str, _spec.Value] | None:
-    if model_config is None:
-        return None
-    from ascend_perf.workloads._model_config import settings_of
-
-    return settings_of(model_config)
 
 
 def _checked_path(path: Path | None, option: str) -> str | None:
