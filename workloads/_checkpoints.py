@@ -163,8 +163,9 @@ def _known(folder: Path) -> dict[str, Any]:
 
 
 def _weights(trainer: Trainer) -> dict[str, Piece]:
-    job = trainer.job
-    return {f"weights/{name}": piece(weight, weight, job.cuts.get(name)) for name, weight in job.names.items()}
+    """Those that are trained: frozen ones come from where they came from at the start."""
+    cuts = trainer.job.cuts
+    return {f"weights/{name}": piece(weight, weight, cuts.get(name)) for name, weight in trainer.trained.items()}
 
 
 def _moments(trainer: Trainer, *, make: bool) -> dict[str, Piece]:

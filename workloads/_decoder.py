@@ -284,6 +284,9 @@ def materialise(
     """
     model.to_empty(device=device)
     model.to(dtype)
+    for module in model.modules():
+        for name in getattr(module, "keeps_fp32", ()) if dtype != torch.float32 else ():
+            setattr(module, name, nn.Parameter(getattr(module, name).float()))
     tie = getattr(model, "tie_weights", None)
     if tie is not None:
         tie()

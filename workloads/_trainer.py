@@ -26,6 +26,7 @@ from ascend_perf.workloads._training import Dtype, Training, matmul_dtype
 # N tokens of all rows, V vocabulary
 
 BETAS: Final = (0.9, 0.95)
+LORA_NAMES: Final = ("lora_a", "lora_b")
 TORCH_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -42,14 +43,13 @@ class Trainer:
         self.job, self.training, self.batches, self.place, self.fused = job, training, batches, place, fused
         self.dtype = dtype
         self.scale = LossScale(training.loss_scale, training.loss_scale_steps) if dtype == "fp16" else None
-        trained = {name: weight for name, weight in job.names.items() if weight.requires_grad}
-        self.trained = list(trained.values())
+        self.trained = {name: weight for name, weight in job.names.items() if weight.requires_grad}
         replicas = job.groups["replica"]
         self.shares = None
         if training.distributed_optimizer and replicas is not None:
-            self.shares = Shares(self.trained, replicas)
+            self.shares = Shares(list(self.trained.values()), replicas)
         self.owned = {
-            name: weight for name, weight in trained.items() if self.shares is None or self.shares.is_mine(weight)
+            name: weight for name, weight in self.trained.items() if self.shares is None or self.shares.is_mine(weight)
         }
         self.optimizer = fused.adamw(
             decay_groups(self.owned.values(), training.weight_decay), lr=training.learning_rate_at(0), betas=BETAS,
@@ -108,10 +108,10 @@ class Trainer:
             self.scales.append(scale)
             self.scale.update(is_good)
         if "gradients" not in self._memory:
-            self._memory["gradients"] = sum(local_bytes(weight.grad) for weight in self.trained)
+            self._memory["gradients"] = sum(local_bytes(weight.grad) for weight in self.trained.values())
         self.fused.zero_grad(self.optimizer)
         if self.shares is not None:  # the optimizer knows this rank's share only
-            for weight in self.trained:
+            for weight in self.trained.values():
                 weight.grad = None
 
     def memory_bytes(self) -> dict[str, int]:
@@ -153,6 +153,7 @@ def decay_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[d
 def make_trainer(
     shape: ModelShape, training: Training, layout: Layout, operators: FusedSettings, *, place: Place, seed: int,
     rows: Rows, segments: bool, all_count: bool, adapt: Callable[[Decoder], None] | None = None,
+    start_from: str | None = None,
 ) -> Trainer:  # fmt: skip
     """A decoder of that shape, spread over the job and ready to train.
 
@@ -161,6 +162,7 @@ def make_trainer(
         segments: several texts lie in a row, which must not see each other.
         all_count: every token has a target that counts.
         adapt: changes a part of the model, on the meta device, before it gets weights (LoRA).
+        start_from: folder of a saved state whose weights are taken in place of drawn ones.
     """
     axes = check(
         layout, shape, world_size=place.world_size, tokens=training.tokens, accumulate=training.accumulate
@@ -186,6 +188,11 @@ def make_trainer(
         weights=torch.bfloat16 if training.weights == "bf16" else torch.float32, matmul=TORCH_DTYPES[dtype],
         all_count=all_count,
     )  # fmt: skip
+    if start_from is not None:
+        from ascend_perf.workloads import _checkpoints
+
+        base = {name: weight for name, weight in job.names.items() if not name.endswith(LORA_NAMES)}
+        _checkpoints.load_weights(base, job.cuts, Path(start_from))
     batches = Batches(
         rows, batch=training.batch, accumulate=training.accumulate, data_rank=job.data_rank,
         data_ranks=job.data_ranks, segments=segments, pin=place.kind != "cpu",
