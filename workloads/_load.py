@@ -291,7 +291,8 @@ async def run_round(
     if target.api_key:
         headers["authorization"] = f"Bearer {target.api_key}"
     # One connection per request in flight, whatever their number; proxies of the environment are not used.
-    connector = aiohttp.TCPConnector(limit=0, ssl=target.verify_tls)
+    # Idle ones are closed before uvicorn does it (after 5 s), which would meet a request on its way.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4, ssl=target.verify_tls)
     timeout = aiohttp.ClientTimeout(total=load.request_timeout_s)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, auto_decompress=False, read_bufsize=1 << 20

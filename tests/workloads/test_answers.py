@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_perf.workloads._answers import (
@@ -137,6 +137,7 @@ _FIELDS = st.sampled_from([
 ])  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.dictionaries(_FIELDS, _JSON), st.booleans())
 def test_any_body_is_a_job_or_refused(fields: dict[str, object], is_whole: bool) -> None:
     start = {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "c"}]} if is_whole else {}
@@ -151,6 +152,7 @@ def test_any_body_is_a_job_or_refused(fields: dict[str, object], is_whole: bool)
             assert made.prompt and all(0 <= token < 300 for token in made.prompt)
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_are_refused_or_read(data: bytes) -> None:
     try:
@@ -162,6 +164,7 @@ def test_any_bytes_are_refused_or_read(data: bytes) -> None:
 # Text of an answer
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=4))
 def test_pieces_together_are_the_text_before_the_first_stop(text: str, stops: list[str]) -> None:
     grown, shown, is_stopped = Text(stops), "", False
@@ -177,7 +180,7 @@ def test_pieces_together_are_the_text_before_the_first_stop(text: str, stops: li
         grown.finish()
         shown += grown.take()
 
-    # The stop that is complete first ends the text; of those complete with the same character, the one that began first.
+    # The stop that is complete first ends the text; of those complete with one character, the one that began first.
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     if not ends:
         assert (shown, is_stopped) == (text, False)

@@ -1,4 +1,4 @@
-"""Continuous batching over a runner that really keeps what it is fed in slots, and answers by all that it reads back."""
+"""Continuous batching over a runner that keeps what it is fed in slots, and answers by all that it reads there."""
 
 from __future__ import annotations
 
@@ -215,6 +215,7 @@ def test_a_sleeping_batcher_wakes_for_what_another_thread_submits() -> None:
     assert request.output == alone([3], 4)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), max_size=20))
 def test_blocks_are_never_given_twice(sizes: list[int]) -> None:
     pool, held = BlockPool(10), list[list[int]]()

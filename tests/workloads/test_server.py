@@ -59,8 +59,8 @@ class Running:
         """A request whose answer is not read."""
         data = json.dumps(body).encode()
         wire = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-        wire.sendall(head.encode() + data)
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        wire.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         return wire
 
 
