@@ -11,16 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-
-def owners(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Rank that updates each weight: the largest first, each to the rank that has least so far."""
-    load = [0] * ranks
-    chosen = [0] * len(sizes)
-    for place in sorted(range(len(sizes)), key=lambda place: (-sizes[place], place)):
-        rank = min(range(ranks), key=lambda rank: (load[rank], rank))
-        chosen[place] = rank
-        load[rank] += sizes[place]
-    return chosen
+from ascend_perf.workloads._rank_weights import owners
 
 
 class Shares:

@@ -12,8 +12,8 @@ order of sums.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -24,8 +24,9 @@ from torch.profiler import record_function
 from ascend_perf.workloads import _schedule
 from ascend_perf.workloads._context import cut_over_context_axis, own_tokens
 from ascend_perf.workloads._decoder import Decoder, materialise
-from ascend_perf.workloads._layout import Axes, Axis, Layout, stages_of
-from ascend_perf.workloads._pipeline import Channel, Pipeline, channels
+from ascend_perf.workloads._layout import Axes, Layout, stages_of
+from ascend_perf.workloads._pipeline import Pipeline
+from ascend_perf.workloads._process_groups import Groups, make_groups
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads._tensor_parallel import (
     Cut,
@@ -44,77 +45,17 @@ class MakePart(Protocol):
     def __call__(self, layers: range, has_embedding: bool, has_output: bool) -> Decoder: ...
 
 
+class RoutedLayer(Protocol):
+    """What a layer with routed experts offers (`_moe.py`), so that they can be shared out over ranks."""
+
+    experts: nn.Module
+    """All weights of the routed experts, and nothing else: the first axis of each counts experts."""
+    expert_group: dist.ProcessGroup | None
+    """Set here: the ranks that share out the experts, in order, each with an equal part; None: all are here."""
+
+
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
 """`(logits_NV, targets_N) -> sum over the targets that are not IGNORED`."""
-
-
-@dataclass(kw_only=True)
-class Groups:
-    """Process groups of this rank by axis; an axis of one rank has none."""
-
-    axes: Axes
-    rank: int
-    by_axis: dict[Axis, dist.ProcessGroup] = field(default_factory=dict)
-    meshes: dict[Axis, Any] = field(default_factory=dict)
-    """One-dimensional DeviceMesh of the replica axis, as FSDP2 wants it."""
-    channels: dict[Channel, dist.ProcessGroup] = field(default_factory=dict)
-    peers: list[int] = field(default_factory=list)
-    """Ranks of this rank's pipeline."""
-
-    @property
-    def place(self) -> tuple[int, int, int, int]:
-        """Index along (pipeline, data, context, tensor)."""
-        return self.axes.place(self.rank)
-
-    def __getitem__(self, axis: Axis) -> dist.ProcessGroup | None:
-        return self.by_axis.get(axis)
-
-
-def make_groups(axes: Axes, layout: Layout, place: Place) -> Groups:
-    """Process groups of every axis with two or more ranks. All ranks call it together."""
-    groups = Groups(axes=axes, rank=place.rank)
-    if axes.world_size == 1:
-        return groups
-    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-
-    names: tuple[Axis, ...] = ("pipeline", "data", "context", "tensor")
-    mesh = init_device_mesh(
-        place.kind, (axes.pipeline, axes.data, axes.context, axes.tensor), mesh_dim_names=names
-    )  # fmt: skip
-    for name in names:
-        if getattr(axes, name) > 1:
-            groups.by_axis[name] = mesh[name].get_group()
-    both = axes.data > 1 and axes.context > 1
-    if both:
-        groups.by_axis["replica"] = _new_group(axes.groups("replica"), place.rank)
-    elif axes.replicas > 1:
-        groups.by_axis["replica"] = groups.by_axis["data" if axes.data > 1 else "context"]
-    if axes.expert > 1:
-        groups.by_axis["expert"] = _new_group(axes.groups("expert"), place.rank)
-        if axes.replicas > axes.expert:
-            groups.by_axis["expert replica"] = _new_group(axes.groups("expert replica"), place.rank)
-    if layout.data_parallel == "fsdp":
-        for axis in ("replica", "expert replica"):
-            group = groups.by_axis.get(axis)
-            if group is not None:
-                groups.meshes[axis] = DeviceMesh.from_group(group, place.kind)
-    if axes.pipeline > 1:
-        rows = axes.groups("pipeline")
-        groups.peers = next(row for row in rows if place.rank in row)
-        for channel in channels(layout.pipeline_stages_per_rank):
-            groups.channels[channel] = _new_group(rows, place.rank)
-    return groups
-
-
-def _new_group(rows: Iterable[list[int]], rank: int) -> dist.ProcessGroup:
-    """A group for each list of ranks, made by all ranks in the same order; this rank's."""
-    mine: dist.ProcessGroup | None = None
-    for row in rows:
-        group = dist.new_group(row)
-        if rank in row:
-            mine = group
-    assert mine is not None
-    return mine
 
 
 @dataclass(kw_only=True)
@@ -131,6 +72,8 @@ class Parallel:
     cuts: dict[str, Cut]
     partial: list[nn.Parameter]
     """Whole on every tensor rank, with a part of the gradient on each."""
+    shared_out: list[str]
+    """Names of the weights of experts that are shared out over the expert axis."""
     is_sharded: bool
     layout: Layout
     loss_of: SummedLoss
@@ -163,6 +106,7 @@ class Parallel:
             loss_scale: gradients come out multiplied by it (fp16); the loss that is returned does not.
         """
         number = self._counted_tokens(batches)
+        self._weigh_balance(loss_scale / len(batches))
         # DDP and FSDP divide by the ranks they sum over.
         weight = loss_scale * self.groups.axes.replicas / number
         if self.groups.axes.pipeline > 1:
@@ -263,15 +207,26 @@ class Parallel:
 
     # Gradients
 
+    def _weigh_balance(self, weight: float) -> None:
+        """Tell layers with a loss of their own (the balance of a router) by what to multiply it, before its gradient is
+        averaged over replicas: it is the mean over micro-batches, and over tensor ranks where each has its tokens."""
+        ranks = self.groups.axes.tensor if self.layout.sequence_parallel else 1
+        for module in self.model.modules():
+            if hasattr(module, "balance_weight"):
+                module.balance_weight = weight / ranks
+
     def _finish_gradients(self) -> None:
-        """Sum over the tensor axis what each of its ranks has a part of: one message."""
-        tensor = self.groups["tensor"]
-        gradients = [_local(weight.grad) for weight in self.partial if weight.grad is not None]
-        if tensor is None or not gradients:
-            return
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat, group=tensor)
-        torch._foreach_copy_(gradients, _like(flat, gradients))
+        """What neither DDP nor FSDP does: experts over their own replicas, and parts of sums over the tensor axis."""
+        experts = [_local(weight.grad) for name in self.shared_out if (weight := self.names[name]).grad is not None]
+        if experts:
+            # The tokens of all ranks came here already: their number divides once more than the replicas of an expert.
+            axes, group = self.groups.axes, self.groups["expert replica"]
+            if group is not None and not self.is_sharded:
+                _sum_in_one(experts, group)
+            torch._foreach_div_(experts, axes.expert if self.is_sharded else axes.replicas)
+        partial = [_local(weight.grad) for weight in self.partial if weight.grad is not None]
+        if partial and (tensor := self.groups["tensor"]) is not None:
+            _sum_in_one(partial, tensor)
 
     def clip_grad_norm_(self, max_norm: float, *, loss_scale: float = 1.0) -> Tensor:
         """Norm (order 2) of the whole model's gradient, the same on every rank, before it is clipped to `max_norm`.
@@ -298,9 +253,10 @@ class Parallel:
 
     def _copies(self, name: str) -> int:
         """Ranks of the job that hold the same gradient values as this one for a weight."""
-        axes, cut = self.groups.axes, self.cuts.get(name)
-        replicas = 1 if self.is_sharded else axes.replicas
-        return replicas * (1 if cut is not None else axes.tensor)
+        axes = self.groups.axes
+        is_expert = name in self.shared_out
+        replicas = 1 if self.is_sharded else axes.replicas // (axes.expert if is_expert else 1)
+        return replicas * (axes.tensor if is_expert or name not in self.cuts else 1)
 
 
 def parallelise(
@@ -324,6 +280,7 @@ def parallelise(
     parts: list[Decoder] = []
     cuts: dict[str, Cut] = {}
     partial_names: list[str] = []
+    shared_out: list[str] = []
     for number in numbers:
         with torch.device("meta"):
             part = make_part(stages[number], number == 0, number == len(stages) - 1).to(weights)
@@ -333,6 +290,10 @@ def parallelise(
             partial_names += needs_sum_over_tensor_axis(part, own, sequence_parallel=layout.sequence_parallel)
         if (context := groups["context"]) is not None:
             cut_over_context_axis(part, context)
+        if (expert := groups["expert"]) is not None:
+            own = share_out_experts(part, expert)
+            cuts |= own
+            shared_out += own
         parts.append(part)
     is_sharded = layout.data_parallel == "fsdp" and axes.replicas > 1
     if is_sharded:
@@ -343,12 +304,12 @@ def parallelise(
     names = {name: weight for part in parts for name, weight in part.named_parameters()}
     wrapped: list[Any] = list(parts)
     if axes.replicas > 1 and not is_sharded:
-        wrapped = [_ddp(part, groups) for part in parts]
+        wrapped = [_ddp(part, groups, ignored=shared_out) for part in parts]
     narrow = matmul != weights
     return Parallel(
         groups=groups, model=nn.ModuleList(parts), wrapped=wrapped, names=names, cuts=cuts,
-        partial=[names[name] for name in partial_names], is_sharded=is_sharded, layout=layout, loss_of=loss,
-        autocast=matmul if narrow and not is_sharded else None,
+        partial=[names[name] for name in partial_names], shared_out=shared_out, is_sharded=is_sharded, layout=layout,
+        loss_of=loss, autocast=matmul if narrow and not is_sharded else None,
         activation_dtype=matmul if is_sharded else weights, all_count=all_count, device=device,
     )  # fmt: skip
 
@@ -366,17 +327,42 @@ def _shard(part: Decoder, groups: Groups, weights: torch.dtype, matmul: torch.dt
     if matmul != weights:
         policy = MixedPrecisionPolicy(param_dtype=matmul, reduce_dtype=torch.float32, cast_forward_inputs=False)
     mesh = groups.meshes["replica"]
+    if groups["expert"] is not None:
+        for layer in routed_layers(part):
+            fully_shard(
+                layer.experts, mesh=groups.meshes["expert replica"], mp_policy=policy, reshard_after_forward=not keep
+            )  # fmt: skip
     for block in part.blocks.values():
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not keep)
     fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
-def _ddp(part: Decoder, groups: Groups) -> nn.Module:
+def routed_layers(part: nn.Module) -> list[RoutedLayer]:
+    """Layers with routed experts."""
+    return [module for module in part.modules() if hasattr(module, "expert_group")]
+
+
+def share_out_experts(part: nn.Module, group: dist.ProcessGroup) -> dict[str, Cut]:
+    """Keep this rank's experts of every layer of a model on the meta device; how each of their weights is cut."""
+    index, count = dist.get_rank(group), dist.get_world_size(group)
+    for layer in routed_layers(part):
+        layer.expert_group = group
+        for path, module in layer.experts.named_modules():
+            for name, whole in module.named_parameters(recurse=False):
+                size = whole.shape[0] // count, *whole.shape[1:]
+                setattr(layer.experts.get_submodule(path), name, nn.Parameter(whole.new_empty(size)))
+    cut = Cut(axis=0, index=index, count=count)
+    ours = {id(weight) for layer in routed_layers(part) for weight in layer.experts.parameters()}
+    return {name: cut for name, weight in part.named_parameters() if id(weight) in ours}
+
+
+def _ddp(part: Decoder, groups: Groups, ignored: Sequence[str]) -> nn.Module:
     """DDP over the replica axis; weights are equal already, and no buffer is ever sent."""
     import inspect
 
     from torch.nn.parallel import DistributedDataParallel
 
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(part, ignored)
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # from torch 2.13
     return DistributedDataParallel(
@@ -412,6 +398,13 @@ def _local(x: Tensor) -> Tensor:
     """The values that lie on this rank."""
     to_local = getattr(x, "to_local", None)
     return x if to_local is None else to_local()
+
+
+def _sum_in_one(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Sum each over the group, in place, with one message."""
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    torch._foreach_copy_(gradients, _like(flat, gradients))
 
 
 def _like(flat: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:

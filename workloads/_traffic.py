@@ -17,10 +17,11 @@ from ascend_perf.workloads._model_shape import (
     VALUE_BYTES,
     ModelShape,
     ends_activation_bytes,
+    has_experts,
     held_as,
     layer_activation_bytes,
 )
-from ascend_perf.workloads._rank_weights import RankWeight, rank_weights
+from ascend_perf.workloads._rank_weights import RankWeight, owners, rank_weights
 from ascend_perf.workloads._schedule import interleaved, most_under_way, one_forward_one_backward
 from ascend_perf.workloads._spec import Prediction, Traffic
 from ascend_perf.workloads._training import Training
@@ -30,6 +31,7 @@ Call = tuple[str, str, int, int]
 """Axis, collective, bytes, calls."""
 
 FP32_BYTES = 4
+COUNT_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,11 @@ def predict(
     if dtype is None:
         dtype = "bf16" if training.dtype == "auto" or training.weights == "bf16" else training.dtype
     job = Job(shape=shape, layout=layout, training=training, axes=axes, dtype=dtype, all_count=all_count)
-    ranks = [stage * (world_size // axes.pipeline) for stage in range(axes.pipeline)]
-    memory = max((rank_memory(job, rank) for rank in ranks), key=lambda held: sum(held.values()))
+    stage_ranks = world_size // axes.pipeline
+    ranks = [stage * stage_ranks for stage in range(axes.pipeline)]
+    # Replica 0 holds as much as any other, but for the share of the distributed optimizer.
+    holders = range(0, world_size, axes.tensor) if training.distributed_optimizer else ranks
+    memory = max((rank_memory(job, rank) for rank in holders), key=lambda held: sum(held.values()))
     traffic = max((rank_traffic(job, rank) for rank in ranks), key=lambda sent: sum(one.bytes_per_step for one in sent))
     return Prediction(memory_bytes=memory, traffic=traffic)
 
@@ -121,6 +126,9 @@ def _calls(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
         yield "data", "all_reduce", FP32_BYTES, 1
     if job.axes.replicas > 1:
         yield from _sharded_calls(job, weights) if job.is_sharded else _ddp_calls(job, weights)
+        if job.training.distributed_optimizer:
+            sizes = [weight.values for weight in weights]
+            yield "data", "broadcast", sum(sizes) * job.weight_bytes, len(set(owners(sizes, job.axes.replicas)))
     if job.axes.tensor > 1:
         for axis, collective, size, calls in _tensor_calls(job, rank, len(layers)):
             yield axis, collective, size * job.training.accumulate, calls * job.training.accumulate
@@ -128,6 +136,10 @@ def _calls(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
     if job.axes.context > 1:
         for axis, collective, size, calls in _context_calls(job):
             times = job.training.accumulate * len(layers)
+            yield axis, collective, size * times, calls * times
+    if job.axes.expert > 1:
+        for axis, collective, size, calls in _expert_calls(job):
+            times = job.training.accumulate * sum(has_experts(job.shape, layer) for layer in layers)
             yield axis, collective, size * times, calls * times
     if job.axes.pipeline > 1:
         yield from _pipeline_calls(job, rank)
@@ -139,9 +151,13 @@ def _own_stages(job: Job, rank: int) -> range:
 
 
 def _ddp_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
-    """Gradients once a step, in DDP's buckets; a pipeline's stage sends all of its in one."""
+    """Gradients once a step, in DDP's buckets, or a pipeline's stage in one; those of experts in one by themselves."""
+    experts = sum(weight.values for weight in weights if weight.is_shared_out)
+    if experts and job.axes.replicas > job.axes.expert:
+        yield "data", "all_reduce", experts * job.weight_bytes, 1
     for stage in sorted({weight.stage for weight in weights}):
-        sizes = [weight.values * job.weight_bytes for weight in weights if weight.stage == stage]
+        own = [weight for weight in weights if weight.stage == stage and not weight.is_shared_out]
+        sizes = [weight.values * job.weight_bytes for weight in own]
         yield "data", "all_reduce", sum(sizes), 1 if job.axes.pipeline > 1 else bucket_count(sizes[::-1])
 
 
@@ -151,11 +167,11 @@ def _sharded_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
     Each micro-batch gathers a layer for its forward and again for its backward pass, the rest once, and reduces all. In
     a pipeline each unit is gathered once a step and reduced once.
     """
-    ranks, is_pipeline = job.axes.replicas, job.axes.pipeline > 1
-    units: dict[tuple[int, int | None], int] = defaultdict(int)
+    is_pipeline = job.axes.pipeline > 1
+    units: dict[tuple[int, int | None, bool], int] = defaultdict(int)
     for weight in weights:
-        units[weight.stage, weight.layer] += weight.padded_values(ranks)
-    for (_, layer), values in units.items():
+        units[weight.stage, weight.layer, weight.is_shared_out] += weight.padded_values(weight.replicas(job.axes))
+    for (_, layer, _), values in units.items():
         times = 1 if is_pipeline else job.training.accumulate
         gathers = times if is_pipeline or layer is None else 2 * times
         yield "data", "all_gather", gathers * values * job.product_bytes, gathers
@@ -192,11 +208,20 @@ def _tensor_calls(job: Job, rank: int, layers: int) -> Iterator[Call]:
 
 
 def _partial_gradients(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
+    partial = sum(_held_values(job, rank, weight) for weight in weights if weight.is_partial)
+    if partial:
+        yield "tensor", "all_reduce", partial * job.weight_bytes, 1
+
+
+def _held_values(job: Job, rank: int, weight: RankWeight) -> int:
+    """Values of a weight that the rank keeps: all, or its shard."""
+    if not job.is_sharded:
+        return weight.values
     _, data, context, _ = job.axes.place(rank)
-    replica, ranks = data * job.axes.context + context, job.axes.replicas if job.is_sharded else 1
-    partial = [weight.shard_values(replica if ranks > 1 else 0, ranks) for weight in weights if weight.is_partial]
-    if sum(partial):
-        yield "tensor", "all_reduce", sum(partial) * job.weight_bytes, 1
+    replica = data * job.axes.context + context
+    if weight.is_shared_out:
+        replica //= job.axes.expert
+    return weight.shard_values(replica, weight.replicas(job.axes))
 
 
 def _context_calls(job: Job) -> Iterator[Call]:
@@ -215,6 +240,19 @@ def _context_calls(job: Job) -> Iterator[Call]:
     yield "context", "all_to_all", size, 3 * inputs + results
 
 
+def _expert_calls(job: Job) -> Iterator[Call]:
+    """One layer and micro-batch: rows to the ranks of their experts and back, and the same in the backward pass.
+
+    What a rank sends is exact. What it sends back is what it was sent: as much on the mean of the ranks, which is what
+    is counted here; a router without balance makes it more on some. Before it, ranks tell each other how many rows.
+    """
+    tokens = job.row_tokens // (job.axes.tensor if job.layout.sequence_parallel else 1)
+    rows = tokens * job.shape.experts_per_token * job.shape.width * job.product_bytes
+    again = 1 if job.training.recompute == "full" else 0
+    yield "expert", "all_to_all", (4 + 2 * again) * rows, 4 + 2 * again
+    yield "expert", "all_to_all", (1 + again) * job.shape.experts * COUNT_BYTES, 1 + again
+
+
 def _pipeline_calls(job: Job, rank: int) -> Iterator[Call]:
     """One message to the next stage and one to the stage before, per micro-batch and stage of this rank."""
     stages = len(stages_of(job.layout, job.shape.layers))
@@ -226,19 +264,23 @@ def _pipeline_calls(job: Job, rank: int) -> Iterator[Call]:
 def rank_memory(job: Job, rank: int) -> dict[str, int]:
     """Bytes on one rank when most is held: weights, gradients, optimizer, activations; with FSDP `gathered` as well.
 
-    Weights, gradients and both moments of AdamW are exact sums over what the rank keeps. Activations are those of
-    `_model_shape` for each layer and end, for each micro-batch under way. `gathered` is what FSDP holds beside its
-    shards: the weights outside the layers and of two layers, one at work and the next one, or in a pipeline all weights
-    and their gradients.
+    Weights, gradients and both moments of AdamW are exact sums over what the rank keeps and updates. Activations are
+    those of `_model_shape` for each layer and end, for each micro-batch under way. `gathered` is what FSDP holds beside
+    its shards: the weights outside the layers and of two layers, one at work and the next one, or in a pipeline all
+    weights and their gradients.
     """
     pipeline, data, context, _ = job.axes.place(rank)
     weights = rank_weights(job.shape, job.layout, job.axes, pipeline)
-    replica, ranks = data * job.axes.context + context, job.axes.replicas if job.is_sharded else 1
-    values = sum(weight.shard_values(replica if ranks > 1 else 0, ranks) for weight in weights)
+    values = updated = sum(_held_values(job, rank, weight) for weight in weights)
+    if job.training.distributed_optimizer:
+        replica = data * job.axes.context + context
+        sizes = [weight.values for weight in weights]
+        shares = zip(sizes, owners(sizes, job.axes.replicas), strict=True)
+        updated = sum(size for size, owner in shares if owner == replica)
     held = {
         "weights": values * job.weight_bytes,
         "gradients": values * job.weight_bytes,
-        "optimizer": 2 * values * job.weight_bytes,
+        "optimizer": 2 * updated * job.weight_bytes,
         "activations": _activations(job, rank),
     }
     if job.is_sharded:
@@ -249,7 +291,7 @@ def rank_memory(job: Job, rank: int) -> dict[str, int]:
 def _gathered(job: Job, weights: list[RankWeight]) -> int:
     units: dict[int | None, int] = defaultdict(int)
     for weight in weights:
-        units[weight.layer] += weight.padded_values(job.axes.replicas)
+        units[weight.layer] += weight.padded_values(weight.replicas(job.axes))
     if job.axes.pipeline > 1:
         return sum(units.values()) * (job.product_bytes + job.reduced_bytes)
     outside = units.pop(None, 0)

@@ -67,6 +67,8 @@ class Training:
         """
         if self.distributed_optimizer and layout.data_parallel == "fsdp":
             raise ValueError("distributed_optimizer is for data_parallel ddp; fsdp cuts the optimizer's state already")
+        if self.distributed_optimizer and layout.expert_ranks > 1:
+            raise ValueError("distributed_optimizer needs expert_ranks 1: data ranks hold different experts")
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0: linear warm-up, then a cosine down to a tenth."""

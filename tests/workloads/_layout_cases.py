@@ -48,6 +48,8 @@ class Outcome:
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Weight -> its size on this rank, before FSDP shards it."""
     local_values: int = 0
+    updated_values: int = 0
+    """Of weights that this rank's optimizer updates."""
 
 
 def every_layout(

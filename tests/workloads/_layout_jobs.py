@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_perf.workloads._decoder import Decoder
+from ascend_perf.workloads._distributed_optimizer import Shares
 from ascend_perf.workloads._fused import Fused, FusedSettings
 from ascend_perf.workloads._layout import check
 from ascend_perf.workloads._parallel import Parallel, parallelise
@@ -84,15 +85,24 @@ def train(case: Case) -> Outcome:
     outcome = Outcome(names={name: tuple(weight.shape) for name, weight in job.names.items()})
     outcome.local_values = sum(_local(weight).numel() for weight in job.names.values())
     # Plain gradient descent: unlike AdamW it does not blow a difference of rounding up to a whole step.
-    optimizer = torch.optim.SGD(job.names.values(), lr=0.5)
+    weights = list(job.names.values())
+    replicas = job.groups["replica"]
+    shares = Shares(weights, replicas) if case.training.distributed_optimizer and replicas is not None else None
+    mine = weights if shares is None else [weight for weight in weights if shares.is_mine(weight)]
+    outcome.updated_values = sum(_local(weight).numel() for weight in mine)
+    optimizer = torch.optim.SGD(mine, lr=0.5)
     data = data_of(case)
     for step in range(case.steps):
         with Counter() as counter:
             outcome.losses.append(float(job.forward_backward(_batches(data, step, job))))
             outcome.norms.append(float(job.clip_grad_norm_(1.0)))
             optimizer.step()
-            optimizer.zero_grad()
+            if shares is not None:
+                shares.exchange()
+            for weight in weights:
+                weight.grad = None
         outcome.sent = {name: (size, calls) for name, (size, calls) in counter.sent.items()}
+    job.groups.close()
     return outcome
 
 

@@ -29,12 +29,15 @@ def cases_of(world: int) -> dict[str, Case]:
     """Every layout; and each axis with recomputation, and with packed rows in which not every target counts."""
     layouts = every_layout(world)
     cases = {name: replace(PLAIN, layout=layout) for name, layout in layouts.items()}
-    chosen = ("sp2", "cp2") if world == 2 else tuple(layouts)
+    products = ("dp2-sp2-fsdp", "pp2-cp2-fsdp", "vpp2-tp2", "cp2-sp2")
+    chosen = ("sp2", "cp2") if world == 2 else products
     cases |= {f"{name}-full": replace(PLAIN, layout=layouts[name], training=FULL) for name in chosen}
-    chosen = ("pp2", "cp2") if world == 2 else tuple(layouts)
+    chosen = ("pp2", "cp2") if world == 2 else products
     cases |= {f"{name}-packed": replace(PLAIN, layout=layouts[name], packed=True) for name in chosen}
     if world == 2:
         cases["cp2-selective"] = replace(PLAIN, layout=layouts["cp2"], training=SELECTIVE)
+        shared = replace(TRAINING, distributed_optimizer=True)
+        cases |= {f"{name}-zero": replace(PLAIN, layout=layouts[name], training=shared) for name in ("dp2", "cp2")}
         cases["tp2-full"] = replace(PLAIN, layout=layouts["tp2"], training=FULL)
         tied = replace(SHAPE, tied=True, qk_norm=False, qkv_bias=False, kv_heads=2, layers=1)
         cases |= {f"{name}-tied": replace(PLAIN, layout=layouts[name], shape=tied) for name in ("dp2-fsdp", "tp2")}
@@ -107,7 +110,9 @@ def assert_holds_as_predicted(case: Case, ranks: list[Outcome]) -> None:
     for rank, outcome in enumerate(ranks):
         weights = rank_weights(case.shape, case.layout, job.axes, job.axes.place(rank)[0])
         assert outcome.names == {weight.name: weight.size for weight in weights}
-        assert rank_memory(job, rank)["weights"] == outcome.local_values * job.weight_bytes
+        held = rank_memory(job, rank)
+        assert held["weights"] == held["gradients"] == outcome.local_values * job.weight_bytes
+        assert held["optimizer"] == 2 * outcome.updated_values * job.weight_bytes
 
 
 @pytest.mark.parametrize("name", cases_of(2))
