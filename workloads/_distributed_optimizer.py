@@ -34,7 +34,7 @@ class Shares:
         """Whether this rank updates a weight."""
         return id(weight) in self._mine
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def exchange(self) -> None:
         """Give all ranks the updated weights: one broadcast from each rank that has some."""
         for rank, part in enumerate(self.parts):

@@ -119,7 +119,7 @@ def _batches(data: tuple[torch.Tensor | None, ...], step: int, job: Parallel) ->
     assert tokens is not None
     return [
         Batch(tokens_BT=mine(tokens, micro), targets_BT=mine(data[1], micro), positions_BT=mine(data[2], micro),
-              segments_BT=mine(data[3], micro))  # type: ignore[arg-type]  # tokens and targets are always there
+              segments_BT=mine(data[3], micro))
         for micro in range(tokens.shape[1])
     ]  # fmt: skip
 

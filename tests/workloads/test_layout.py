@@ -18,10 +18,9 @@ LATENT = replace(SHAPE, attention="mla")
 TWO_STAGES = {"pipeline_schedule": "interleaved", "pipeline_stages_per_rank": 2}
 
 
-def checked(shape: ModelShape, world_size: int, tokens: int = 24, accumulate: int = 4, **layout: object) -> Axes:
-    return check(
-        Layout(**layout), shape, world_size=world_size, tokens=tokens, accumulate=accumulate  # type: ignore[arg-type]
-    )
+def checked(shape: ModelShape, world_size: int, **layout: object) -> Axes:
+    chosen = Layout(**layout)  # type: ignore[arg-type]
+    return check(chosen, shape, world_size=world_size, tokens=24, accumulate=4)
 
 
 @pytest.mark.parametrize(
