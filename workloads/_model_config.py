@@ -248,7 +248,7 @@ def _say_what_is_left_out(keys: _Keys) -> None:
         )
     scaling = keys.raw.get("rope_scaling")
     if scaling is not None:
-        keys.note("rope_scaling: not applied; no effect on work or memory", "rope_scaling：未应用，不影响计算量和内存")
+        keys.note("rope_scaling: not applied, no effect on work or memory", "rope_scaling：未应用，不影响计算量和内存")
     extra = keys.raw.get("num_nextn_predict_layers")
     if extra not in (None, 0):
         keys.note(

@@ -108,7 +108,7 @@ def _unknown(name: str, value: str, kind: str) -> Problem | None:
         return Problem(
             name=name, value=value, level="warning", right="",
             words=Words(
-                f"{name}: not among the known variables; it may have no effect",
+                f"{name}: not among the known variables, it may have no effect",
                 f"{name}：不在已知变量之列，可能不起作用",
             ),
         )  # fmt: skip

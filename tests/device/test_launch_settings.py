@@ -10,8 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_perf.device import launch_settings
 from ascend_perf.device.launch_settings import HCCL_LEVELS, check_environment, default_of, known_variables
 from ascend_perf.errors import UsageError
+from ascend_perf.reports.phrases import phrase
 from ascend_perf.workloads._launch_settings import refuse_wrong
 from ascend_perf.workloads._spec import load_workloads
 
@@ -143,6 +145,21 @@ def test_settings_that_spoil_figures_are_warned_of() -> None:
     ]  # fmt: skip
     assert "no figure of such a run counts" in problems[0].words.en
     assert check_environment({"ASCEND_LAUNCH_BLOCKING": "0", "ASCEND_GLOBAL_LOG_LEVEL": "3"}, "npu") == []
+
+
+def test_reports_say_each_doubt_in_chinese() -> None:
+    """They know the English only."""
+    path = Path(launch_settings.__file__).parent / "specs" / "launch_settings.yaml"
+    said = [("HCCL_UNHEARD", "1")]
+    for name, entry in yaml.safe_load(path.read_text("utf-8"))["variables"].items():
+        values = entry.get("doubt", {}).get("values", [])
+        said += [(name, value.replace("*", "level0:NA;level1:NHR")) for value in values]
+    assert len(said) > 6
+    for name, value in said:
+        (problem,) = check_environment({name: value}, "cuda" if name.startswith("CUDA") else "npu")
+        assert problem.level == "warning"
+        if name != "HCCL_ALGO":  # texts are split at semicolons first
+            assert phrase(problem.words.en) == problem.words
 
 
 def test_a_device_reads_only_its_own_variables() -> None:
