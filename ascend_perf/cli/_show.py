@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal
@@ -208,9 +209,14 @@ def _overhead_words(values: Mapping[str, Metric], words: Mapping[str, str]) -> s
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:
     """Rows as aligned text, the last cell free."""
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]) - 1)]
+    widths = [max(_width(row[index]) for row in rows) for index in range(len(rows[0]) - 1)]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        cells = [cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=False)]
         lines.append(indent + "  ".join([*cells, row[-1]]).rstrip())
     return "\n".join(lines)
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that a text takes: Chinese letters take two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
