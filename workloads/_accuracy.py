@@ -140,10 +140,10 @@ class _Watch:
             name = _argument(self.name, at)
             self._keep(name, "input", value, type(module).__name__)
             # An edge of its own: the gradient of a tensor that several modules read is the sum of theirs.
-            value = value.view_as(value) if known is None or at >= len(known) else _force(value, known[at])
-            if value.requires_grad:
-                value.register_hook(partial(self._gradient, name, "input_gradient"))
-            given.append(value)
+            edge: Any = value.view_as(value) if known is None or at >= len(known) else _force(value, known[at])
+            if edge.requires_grad:
+                edge.register_hook(partial(self._gradient, name, "input_gradient"))
+            given.append(edge)
         return tuple(given), kwargs
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
