@@ -28,7 +28,7 @@ class Shape:
 class Config:
     shape: Shape = field(default=Shape())
     fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known"] = "none"
-    at: Literal["build", "step", "measured", "profiled"] = "step"
+    at: Literal["build", "step", "measured", "warming", "profiled"] = "step"
     on_rank: int = 0
     slow_rank: int = -1
     need_bytes: int = 100
@@ -79,7 +79,8 @@ def fake(config, place, seed):
         count["steps"] += 1
         trip("step")
         if count["measured"]:
-            trip("measured" if count["steps"] <= count["measured"] + 3 else "profiled")
+            place_in = count["steps"] - count["measured"]  # three measured steps, one of the profiler's own
+            trip("measured" if place_in < 4 else "warming" if place_in == 4 else "profiled")
         total = weight.clone()
         if place.world_size > 1:
             dist.all_reduce(total)

@@ -1,0 +1,169 @@
+"""Jobs of several processes: figures of the slowest and the neediest rank, and what is said when a rank fails."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ascend_perf import pipeline
+from ascend_perf.bench.launch import Notice, Ranks, Request, launch
+from ascend_perf.bench.prediction import predicted
+from ascend_perf.errors import InputError, MachineError, UsageError
+from ascend_perf.manifest import read_manifest
+from ascend_perf.model.run import Manifest
+from ascend_perf.workloads._spec import find_workload
+from tests.bench import _fake
+
+TWO = Ranks(per_node=2)
+
+
+@pytest.fixture(autouse=True)
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package `fake` is installed; the folder of its news."""
+    _fake.install(tmp_path, monkeypatch)
+    return tmp_path / "news"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def values_of(manifest: Manifest) -> dict[str, float | None]:
+    return {metric.name: metric.value for metric in manifest.metrics}
+
+
+@pytest.mark.torch
+def test_two_processes_give_one_manifest_two_traces_and_the_figures_of_both(tmp_path: Path, fake: Path) -> None:
+    pytest.importorskip("torch")
+    notices: list[Notice] = []
+    request = Request(workload="fake", device="cpu", ranks=TWO, overrides=("width=6", "slow_rank=1"))
+
+    where, manifest = launch(request, folder=tmp_path / "run", on_notice=notices.append)
+
+    assert manifest.files["trace"] == ("trace/rank0.pt.trace.json.gz", "trace/rank1.pt.trace.json.gz")
+    assert (manifest.device_facts["world_size"], manifest.device_facts["dtype"]) == (2, "fp32")
+    assert manifest.command[-2:] == ("--nproc", "2")
+    values = values_of(manifest)
+    # 16 words a step on both; the slow rank sleeps 50 ms in each.
+    median_ns = sorted(manifest.timings_ns["measured"])[1]
+    assert median_ns >= 50_000_000
+    assert values["words_per_s"] == pytest.approx(16 / median_ns * 1e9)
+    assert values["words_per_s_per_device"] == pytest.approx(8 / median_ns * 1e9)
+    assert values["hardware_flops_per_step"] == 150
+    assert values["sum"] == 12  # two ranks of six ones
+    # Rank 1 has 24 bytes of weights and 28 of activations, rank 0 has 24 and 14.
+    assert (values["memory_weights"], values["memory_activations"]) == (24, 28)
+    assert values["communication_per_step"] == 24  # one all_reduce of six fp32
+    assert (values["predicted_memory"], values["predicted_communication_per_step"]) == (128, 24)
+    assert (values["e2e_p50"], values["e2e_mean"]) == (1050, 1050)  # 100, 200 ... 2000 on each rank
+    assert "e2e: 40 samples, too few for p99 (100)" in manifest.notes
+    assert (
+        "measured by predicted: memory weights 0.24, memory activations 1, communication all_reduce 1" in manifest.notes
+    )
+    assert rows_of(where / "results" / "by_size.csv") == [{"size": "1", "rate": "2.5"}, {"size": "2", "rate": ""}]
+    assert [row["measured_by_predicted"] for row in rows_of(where / "results" / "prediction.csv")] == [
+        "0.24", "1.0", "1.0",
+    ]  # fmt: skip
+    ranks = rows_of(where / "results" / "ranks.csv")
+    assert [(row["rank"], row["memory_activations_bytes"]) for row in ranks] == [("0", "14"), ("1", "28")]
+    assert {notice.phase for notice in notices} >= {"start", "device", "forecast", "build", "export"}
+    assert sorted(path.name for path in fake.iterdir()) == ["closed0", "closed1"]
+    run = pipeline.load(where, jobs=1)
+    assert [(trace.meta.rank, trace.meta.world_size) for trace in run.traces if trace.meta.rank is not None] == [
+        (0, 2), (1, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("faults", "kind", "message"),
+    [
+        pytest.param(
+            ("fault=known", "at=measured"), InputError, "rank 1 of 2: planted input\n  hint: do otherwise",
+            marks=pytest.mark.slow,
+        ),
+        (("fault=kill", "at=measured"), MachineError, "rank 1 of 2 was ended by SIGKILL"),
+        pytest.param(
+            ("fault=memory", "at=build"), MachineError, "rank 1 of 2: DefaultCPUAllocator: not enough memory",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("fault=bug", "at=profiled"), RuntimeError, "rank 1 of 2: KeyError: 'planted'", marks=pytest.mark.slow
+        ),
+    ],
+)  # fmt: skip
+def test_a_rank_that_fails_ends_the_job_with_one_message_that_names_it(
+    tmp_path: Path, faults: tuple[str, ...], kind: type[Exception], message: str
+) -> None:
+    pytest.importorskip("torch")
+    request = Request(workload="fake", device="cpu", ranks=TWO, overrides=(*faults, "on_rank=1"))
+
+    with pytest.raises(kind, match=message):
+        launch(request, folder=tmp_path / "run")
+
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.status == "failed"
+    assert manifest.problem.startswith("rank 1 of 2")
+    reached = {"build": 0, "measured": 0, "profiled": 3}[faults[1].removeprefix("at=")]
+    assert len(manifest.timings_ns.get("measured", ())) == reached
+    analysis = pipeline.analyze(tmp_path / "run")
+    assert analysis.run.traces[0].meta.warnings[0].startswith("the run failed: rank 1 of 2")
+
+
+def test_what_does_not_fit_so_many_processes_is_refused_before_any_starts(tmp_path: Path) -> None:
+    request = Request(workload="fake", device="cpu", ranks=TWO, overrides=("cut=3",))
+    with pytest.raises(UsageError, match="fake on 2 processes: cut 3 does not divide 2; choices: 1, 2"):
+        launch(request, folder=tmp_path / "run")
+    assert read_manifest(tmp_path / "run").status == "failed"
+
+    alone = replace(find_workload("fake"), predict=None)
+    with pytest.raises(UsageError, match="fake runs in one process only, got 2"):
+        predicted(alone, alone.settings("tiny"), 2)
+    assert predicted(alone, alone.settings("tiny"), 1) is None
+
+
+@pytest.mark.torch
+def test_a_run_saves_its_state_and_another_goes_on_from_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "data.txt").write_text("abcde", "utf-8")
+    first = Request(
+        workload="fake", preset="tuned", device="cpu", save_checkpoint=True, data=tmp_path / "data.txt",
+        variables=("MALLOC_ARENA_MAX=3",),
+    )  # fmt: skip
+
+    where, manifest = launch(first, folder=tmp_path / "first")
+
+    assert manifest.files["checkpoint"] == ("checkpoint",)
+    assert (where / "checkpoint" / "rank0.txt").read_text("utf-8") == "4"  # 1 + 1 + the profiler's + 1
+    assert values_of(manifest)["letters"] == 5
+    assert (manifest.environment["OMP_NUM_THREADS"], manifest.environment["MALLOC_ARENA_MAX"]) == ("1", "3")
+    assert manifest.command[-5:] == ("--data", "data.txt", "--env", "MALLOC_ARENA_MAX=3", "--save-checkpoint")
+
+    second = Request(workload="fake", preset="tuned", device="cpu", resume=where)
+    _, manifest = launch(second, folder=tmp_path / "second")
+
+    lines = (tmp_path / "second" / "training.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) == 4
+    assert '"loss": 0.0' in lines[3]  # the state that was loaded comes first
+    assert manifest.command[-2:] == ("--resume", "first")
+
+    with pytest.raises(InputError, match="has no checkpoint"):
+        launch(Request(workload="fake", device="cpu", resume=tmp_path / "second"), folder=tmp_path / "third")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_memory_that_is_modelled_too_large_is_warned_of_and_the_run_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    notices: list[Notice] = []
+    request = Request(workload="fake", preset="tuned", device="cpu", overrides=("need_bytes=900000000000000",))
+
+    _, manifest = launch(request, folder=tmp_path / "run", on_notice=notices.append)
+
+    (warning,) = (notice.warning for notice in notices if notice.warning is not None)
+    assert warning.en.startswith("the modelled memory is 838\u2009200 GiB, the device has")  # 9e14 / 2^30
+    assert warning.en in manifest.notes
