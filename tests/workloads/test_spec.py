@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,16 @@ import pytest
 
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads._spec import Place, Plan, Program, Workload, find_workload, load_workloads
+from ascend_perf.workloads._spec import (
+    Place,
+    Plan,
+    Program,
+    Workload,
+    _leaves,
+    find_workload,
+    load_workloads,
+    values_of,
+)
 
 ROOT = Path(__file__).parents[2]
 ALL = load_workloads()
@@ -92,6 +101,102 @@ def test_a_wrong_setting_is_named_with_what_was_expected(toy: Workload, text: st
         toy.settings("tiny", [text])
 
     assert caught.value.what == message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    depth: int = 2
+    heads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    parts: int = 1
+    schedule: Literal["plain", "woven"] = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    model: Model = Model(depth=5)
+    cut: Cut = field(default_factory=Cut)
+    batch: int = 3
+
+    def __post_init__(self) -> None:
+        if self.batch % self.cut.parts:
+            raise ValueError(f"batch {self.batch} does not divide into {self.cut.parts} parts")
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Workload:
+    path = tmp_path / "grouped.yaml"
+    path.write_text(
+        "tiny:\n  about: {en: small, zh: 小}\n  set: {heads: 4, parts: 3}\n"
+        "  environment: {npu: {TASK_QUEUE_ENABLE: 2}, cpu: {OMP_NUM_THREADS: '1'}}\n",
+        "utf-8",
+    )
+    return Workload(name="grouped", about=Words("g", "组"), config=Grouped, build=build, presets_path=path)
+
+
+def test_settings_of_groups_have_flat_names_and_the_defaults_of_their_group(grouped: Workload) -> None:
+    plan = values_of(Plan())
+    assert grouped.fields() == {"depth": 5, "heads": 1, "parts": 1, "schedule": "plain", "batch": 3, **plan}
+
+    settings = grouped.settings("tiny", ["batch=6", "schedule=woven", "seed=4"])
+
+    assert settings.config == Grouped(model=Model(depth=5, heads=4), cut=Cut(parts=3, schedule="woven"), batch=6)
+    assert settings.plan == Plan(seed=4)
+    assert grouped.from_dict(settings.as_dict()) == settings
+    assert list(settings.as_dict()) == ["depth", "heads", "parts", "schedule", "batch", *plan]
+
+
+def test_a_models_file_stands_between_the_preset_and_the_words_of_the_user(grouped: Workload) -> None:
+    between = {"heads": 8, "depth": 9}
+
+    assert grouped.settings("tiny", ["depth=7"], between=between).config == Grouped(
+        model=Model(depth=7, heads=8), cut=Cut(parts=3)
+    )
+    with pytest.raises(UsageError, match="grouped has no setting 'hads': did you mean 'heads'"):
+        grouped.settings("tiny", between={"hads": 8})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dept=1", "grouped has no setting 'dept': did you mean 'depth'?"),  # of a group
+        ("sede=1", "grouped has no setting 'sede': did you mean 'seed'?"),  # of the plan
+        ("bach=1", "grouped has no setting 'bach': did you mean 'batch'?"),  # of the configuration itself
+        ("model=1", "grouped has no setting 'model'"),  # a group is no setting
+        ("model.depth=1", "grouped has no setting 'model.depth': did you mean 'depth'?"),
+        ("schedule=weven", "schedule must be one of plain, woven, got 'weven': did you mean 'woven'?"),
+        ("batch=4", "grouped: batch 4 does not divide into 3 parts"),
+    ],
+)
+def test_a_wrong_setting_of_a_group_is_named_as_any_other(grouped: Workload, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        grouped.settings("tiny", [text])
+
+    assert caught.value.what.startswith(message)
+
+
+def test_two_groups_with_a_setting_of_one_name_are_a_mistake_of_the_workload(grouped: Workload) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Twice:
+        model: Model = field(default_factory=Model)
+        heads: int = 2
+
+    with pytest.raises(TypeError, match="Twice has two settings 'heads'"):
+        _leaves(Twice)
+
+
+def test_a_preset_has_variables_by_kind_of_device(grouped: Workload, toy: Workload) -> None:
+    assert grouped.presets()["tiny"].environment == {
+        "npu": {"TASK_QUEUE_ENABLE": "2"}, "cpu": {"OMP_NUM_THREADS": "1"},
+    }  # fmt: skip
+    assert toy.presets()["tiny"].environment == {}
+    text = grouped.presets_path.read_text("utf-8").replace("{npu: {TASK_QUEUE_ENABLE: 2}, cpu: ", "{cpu: [3], npu: ")
+    grouped.presets_path.write_text(text, "utf-8")
+    with pytest.raises(InputError, match="tiny needs about"):
+        grouped.presets()
 
 
 def test_an_unknown_preset_names_the_known_ones(toy: Workload) -> None:
