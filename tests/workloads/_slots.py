@@ -1,4 +1,4 @@
-"""A stand-in for a model and its paged cache: it keeps what it is fed in slots and answers by all that it reads there."""
+"""A stand-in for a model and its paged cache: it keeps what it is fed in slots, and answers by all that is there."""
 
 from __future__ import annotations
 
