@@ -13,6 +13,7 @@ from ascend_perf.analyzers._communication_tables import packets_in_steps
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._thresholds import threshold
+from ascend_perf.device.launch_settings import check_environment
 from ascend_perf.model.finding import Evidence, Finding, Judged, Severity, Words
 from ascend_perf.model.table import NULL, Bools, Floats, Table
 from ascend_perf.model.tables import COMM_OPS, COMM_TASKS
@@ -226,6 +227,13 @@ def _slower_evidence(slower: float | None) -> list[Evidence]:
     ]  # fmt: skip
 
 
+def _right_form(value: str) -> list[Evidence]:
+    """What to write instead of a value that HCCL refuses."""
+    wrong = [problem.right for problem in check_environment({"HCCL_ALGO": value}, "npu") if problem.level == "error"]
+    name = Words("the form is wrong, right is", "格式错误，应为")
+    return [Evidence(name=name, value=right, where="environment of the process") for right in wrong]
+
+
 def algorithm(trace: Trace) -> tuple[Finding | None, Judged]:
     """N-08: HCCL_ALGO overrides the automatic choice."""
     value = trace.meta.environment.get("HCCL_ALGO")
@@ -247,7 +255,8 @@ def algorithm(trace: Trace) -> tuple[Finding | None, Judged]:
             f"设置了 HCCL_ALGO={value[:60]!r}，关闭了算法的自动选择",
         ),
         evidence=[
-            Evidence(name=Words("HCCL_ALGO", "HCCL_ALGO"), value=value[:200], where="environment of the process")
+            Evidence(name=Words("HCCL_ALGO", "HCCL_ALGO"), value=value[:200], where="environment of the process"),
+            *_right_form(value),
         ],
         vendor=trace.meta.device.kind,
     )  # fmt: skip

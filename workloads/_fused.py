@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ascend_perf.errors import UsageError
-from ascend_perf.workloads._spec import did_you_mean
+from ascend_perf.workloads._spec import Value, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -158,6 +158,12 @@ class Fused:
             api = f"torch_npu.{operator.apis[0]}" if name in self._chosen else "torch"
             said[name] = f"{api} (not always: {self.skipped[name]})" if name in self.skipped else api
         return said
+
+    def rows(self) -> list[dict[str, Value]]:
+        """The same as rows of a table; none where no NPU is in use."""
+        if self.kind != "npu":
+            return []
+        return [{"operator": name, "runs": said} for name, said in self.used().items()]
 
     def _fits(self, name: str, **limits: bool) -> bool:
         """Whether to call the operator: it is chosen, and every limit holds; `limits` are named by what they want."""

@@ -219,6 +219,7 @@ def training_program(
         series=trainer.series,
         memory_bytes=trainer.memory_bytes,
         metrics=metrics,
+        tables=lambda: {"fused_operators": trainer.fused.rows()},
         save=trainer.save,
         model=trainer.job.model[0] if len(trainer.job.model) == 1 else None,
         gradient_scale=lambda: 1.0 if trainer.scale is None else trainer.scale.value,

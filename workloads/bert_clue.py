@@ -257,6 +257,7 @@ def bert_clue(config: Config, place: Place, seed: int) -> Program:
         "dtype": dtype,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "model": model,
+        "tables": lambda: {"fused_operators": fused.rows()},
         "start_measuring": lambda: count.update(seen=0, real=0, steps=0),
     }
     if config.mode == "infer":

@@ -203,8 +203,9 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
     use_graph = use_graph and has_graphs(place.device)
     shape, dtype = config.model, matmul_dtype(Training(dtype=config.dtype), place)
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    fused = Fused(config.operators, place.kind, training=False)
     with torch.device("meta"):
-        model = Decoder(shape, fused=Fused(config.operators, place.kind, training=False))
+        model = Decoder(shape, fused=fused)
     materialise(model, seed=seed, device=place.device, dtype=torch_dtype)
     model.eval()
 
@@ -247,7 +248,7 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
 
     def sweep() -> Mapping[str, Sequence[Mapping[str, Value]]]:
         rows = [_sweep_row(config, dtype, batch, prompt, generation, timed) for batch, prompt in config.sweep()]
-        return {"sweep": rows} if rows else {}
+        return {"sweep": rows, "fused_operators": fused.rows()}
 
     lengths = [config.prompt_tokens] * config.batch if is_real_BP is None else is_real_BP.sum(1).tolist()
     return Program(

@@ -299,7 +299,11 @@ def test_an_algorithm_that_is_forced_is_remarked(make_trace: MakeTrace) -> None:
         meta = Meta(rank=0, device=Device(kind="npu"), environment=environment)
         return communication.run_on_trace(make_trace(meta=meta, steps=STEP, comm_ops=[all_reduce(0, 5)]))
 
-    assert verdict(with_environment(HCCL_ALGO="level0:NA;level1:ring"), "N-08").verdict == "found"
+    right = with_environment(HCCL_ALGO="level0:NA;level1:ring")
+    assert verdict(right, "N-08").verdict == "found"
+    assert [item.value for item in of(right, "N-08").evidence] == ["level0:NA;level1:ring"]
+    wrong = of(with_environment(HCCL_ALGO="Ring"), "N-08")
+    assert [item.value for item in wrong.evidence] == ["Ring", "HCCL_ALGO=level0:NA;level1:ring"]
     assert verdict(with_environment(ASCEND_GLOBAL_LOG_LEVEL="3"), "N-08").verdict == "clean"
     assert verdict(with_environment(), "N-08").verdict == "not_judged"
 

@@ -194,7 +194,7 @@ def npu_moe_token_unpermute(
         sum(permuted_tokens[int(sorted_indices[token * k + choice])] * probs[token, choice] for choice in range(k))
         for token in range(tokens)
     ]
-    return torch.stack(rows)  # type: ignore[arg-type]  # sums of tensors
+    return torch.stack(rows)
 
 
 def npu_moe_gating_top_k_softmax(x: Tensor, finished: Any = None, k: int = 1) -> tuple[Tensor, Tensor, Tensor]:

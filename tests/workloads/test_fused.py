@@ -77,6 +77,8 @@ def test_operators_can_differ_from_the_switch(monkeypatch: pytest.MonkeyPatch) -
     assert fused.uses("attention")
     assert fused.used()["attention"] == "torch_npu.npu_fusion_attention"
     assert fused.used()["rms_norm"] == "torch"
+    assert {"operator": "rms_norm", "runs": "torch"} in fused.rows()
+    assert Fused().rows() == []  # nothing to tell of a CPU
 
 
 def test_plain_torch_elsewhere_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
