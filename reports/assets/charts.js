@@ -411,9 +411,15 @@
       const left = options.left || 64;
       // A map of many ranks stays within one screen.
       const high = Math.max(9, Math.min(28, MOST_HEIGHT / rowKeys.length, (width - left - 8) / columnKeys.length));
-      const size = Math.max(9, Math.min(options.cell || 64, (width - left - 8) / columnKeys.length, rowKeys.length > 16 ? high * 2 : Infinity));
+      const size = Math.max(9, Math.min(options.cell || 72, (width - left - 8) / columnKeys.length, rowKeys.length > 16 ? high * 2 : Infinity));
       const sparse = rowKeys.length * columnKeys.length > MOST_EMPTY;
-      const labelled = size >= 44;
+      // Figures stand in all cells or in none.
+      const labelled = size >= 44 && rowKeys.every(function (r) {
+        return columnKeys.every(function (c) {
+          const v = value(r, c);
+          return v === null || textWidth((options.marked && options.marked(r, c) ? "◆ " : "") + q(v, options.unitOf ? options.unitOf(c) : options.unit)) <= size - 5;
+        });
+      });
       const tilted = options.slanted && columnKeys.some(function (c) { return options.column(c).length * (AP.state.lang === "zh" ? 11 : 6.2) > size - 8; });
       const head = tilted ? 96 : 22;
       const longest = Math.max.apply(null, columnKeys.map(function (c) { return String(options.column ? options.column(c) : c).length; }));
