@@ -27,7 +27,7 @@ from ascend_perf.bench.said import rank_row, said_of
 from ascend_perf.bench.traffic import busiest
 from ascend_perf.collectors import devices, energy, telemetry
 from ascend_perf.collectors.environment import masked
-from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated
+from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
@@ -142,6 +142,11 @@ class _Attempt:
         if request.model_config is not None:
             model = read_config(request.model_config)
             between = model.values
+            if missing := between.keys() - self._workload.fields().keys():
+                raise UsageError(
+                    f"--model-config describes a {model.model_type}, {self._workload.name} has no {min(missing)}",
+                    hint="choose a workload of that kind of model",
+                )
             for note in model.notes:
                 self._warn(note)
         self._settings = settings = self._workload.settings(request.preset, request.overrides, between=between)

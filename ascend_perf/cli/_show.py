@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,14 +153,32 @@ def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
 
     rate = next((metric for metric in manifest.metrics if metric.unit == "items_per_s"), None)
     lines = [f"{manifest.workload} {manifest.preset} · {manifest.device} · {manifest.device_facts.get('name')}"]
+    if manifest.status != "complete":
+        lines[0] += f" · {words[manifest.status]}"
     if rate is not None and rate.value is not None:
-        lines.append(words["throughput"].format(f"{significant(rate.value)} {rate.name.removesuffix('_per_s')}/s"))
+        said = f"{significant(rate.value)} {rate.name.removesuffix('_per_s')}/s"
+        share = values.get(f"{rate.name}_per_device")
+        world = manifest.device_facts.get("world_size")
+        if share is not None and share.value is not None and isinstance(world, int) and world > 1:
+            said = words["per_device"].format(said, world, significant(share.value))
+        lines.append(words["throughput"].format(said))
     lines.append(words["step"].format(shown("step_time_median"), shown("step_count"), shown("step_time_iqr")))
     mfu = f"MFU {shown('mfu')}" if "mfu" in values else words["no_peak"]
+    if "hfu" in values and values["hfu"].value != values["mfu"].value:
+        mfu = f"{mfu}, HFU {shown('hfu')}"
     lines.append(words["model"].format(shown("model_flops_per_s"), manifest.device_facts.get("dtype"), mfu))
     if "peak_device_memory" in values:
         lines.append(words["device_memory"].format(shown("peak_device_memory")))
     lines.append(words["host_memory"].format(shown("peak_rss")))
+    if "communication_per_step" in values:
+        lines.append(words["communication"].format(shown("communication_per_step")))
+    lines += (words["latency"].format(f"{name} {said}") for name, said in _latencies(manifest.metrics))
+    if "energy" in values:
+        per_joule = next(metric for metric in manifest.metrics if metric.name.endswith("_per_joule"))
+        items = f"{significant(per_joule.value or 0)} {per_joule.name.removesuffix('_per_joule')}/J"
+        lines.append(words["energy"].format(shown("energy"), shown("power_mean"), items))
+    if own := _own_figures(manifest.metrics):
+        lines.append(words["own"].format(" · ".join(own)))
     lines.append(words["profiler"].format(_overhead_words(values, words)))
     if manifest.notes:
         from ascend_perf.reports.phrases import spoken
@@ -177,6 +196,13 @@ _SUMMARY: Final = {
         "no_peak": "MFU unknown: no peak of this device is known",
         "device_memory": "  memory       {} at most on the device",
         "host_memory": "  host memory  {} at most",
+        "communication": "  sent         {} a step, by the rank that sends most",
+        "latency": "  latency      {}",
+        "energy": "  energy       {} over the measured steps, {} on average, {}",
+        "own": "  figures      {}",
+        "per_device": "{} on {} devices, {} on each",
+        "failed": "failed",
+        "interrupted": "interrupted",
         "profiler": "  profiler     {}; the figures above are without it",
         "overhead": "makes steps {} longer",
         "no_overhead": "changes steps less than they vary",
@@ -190,12 +216,44 @@ _SUMMARY: Final = {
         "no_peak": "MFU 未知：没有该设备的峰值数据",
         "device_memory": "  设备内存    峰值 {}",
         "host_memory": "  主机内存    峰值 {}",
+        "communication": "  通信量      每步 {}（发送最多的一卡）",
+        "latency": "  时延        {}",
+        "energy": "  能耗        计时步共 {}，平均 {}，{}",
+        "own": "  结果        {}",
+        "per_device": "{}（{} 卡，每卡 {}）",
+        "failed": "失败",
+        "interrupted": "已中断",
         "profiler": "  采集开销    {}；以上数据均在未采集时测得",
         "overhead": "单步增加 {}",
         "no_overhead": "小于单步耗时自身的波动",
         "note": "  说明        {}",
     },
 }
+
+
+_LATENCY: Final = re.compile(r"(.+)_(p50|p90|p95|p99)")
+_COMMON: Final = re.compile(
+    r"step_.*|(?:model|hardware)_flops_.*|parameters|profiler_overhead|[mh]fu|peak_.*|memory_.*|predicted_.*"
+    r"|communication_per_step|energy|power_mean|.*_per_joule|.*_per_s(?:_per_device)?|.*_(?:p50|p90|p95|p99|mean)"
+)
+"""Names of figures that every workload has, or that have a line of their own."""
+MAX_OWN: Final = 8
+"""Figures of the workload itself that the summary shows."""
+
+
+def _latencies(metrics: Sequence[Metric]) -> list[tuple[str, str]]:
+    """Each kind of latency with its percentiles in a line."""
+    said: dict[str, list[str]] = {}
+    for metric in metrics:
+        if (found := _LATENCY.fullmatch(metric.name)) and metric.unit == "ns":
+            said.setdefault(found[1], []).append(f"{found[2]} {format_quantity(metric.value, 'ns')}")
+    return [(name, ", ".join(parts)) for name, parts in said.items()]
+
+
+def _own_figures(metrics: Sequence[Metric]) -> list[str]:
+    """What only this workload has: loss, accuracy, bandwidths."""
+    own = [metric for metric in metrics if not _COMMON.fullmatch(metric.name) and metric.value is not None]
+    return [f"{metric.name} {format_quantity(metric.value, metric.unit)}" for metric in own[:MAX_OWN]]
 
 
 def _overhead_words(values: Mapping[str, Metric], words: Mapping[str, str]) -> str:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ascend_perf.bench.results import write_tables
+from ascend_perf.bench.results import Rows, write_tables
 
 
 def test_tables_are_written_by_name_with_the_columns_of_all_rows(tmp_path: Path) -> None:
-    tables = {"b": [{"size": 1, "say": 'a,"b"'}, {"size": None, "ok": True}], "a-1_x": [{"x": 0.5}], "empty": []}
+    tables: dict[str, Rows] = {
+        "b": [{"size": 1, "say": 'a,"b"'}, {"size": None, "ok": True}], "a-1_x": [{"x": 0.5}], "empty": [],
+    }  # fmt: skip
 
     assert write_tables(tmp_path, tables) == ("results/a-1_x.csv", "results/b.csv")
     assert (tmp_path / "results" / "b.csv").read_bytes() == b'size,say,ok\r\n1,"a,""b""",\r\n,,True\r\n'

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ascend_perf.bench.prediction import Forecast
 from ascend_perf.cli import _show
 from ascend_perf.errors import UsageError
 from ascend_perf.manifest import read_manifest
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.run import Manifest
+from ascend_perf.units import Unit
+from ascend_perf.workloads._spec import Prediction, Traffic
 
 FAST = [
     word
@@ -169,6 +173,61 @@ def test_the_summary_says_what_is_not_known() -> None:
     assert lines[4] == "  host memory  unknown at most"
     assert lines[5] == "  profiler     makes steps 4 % longer; the figures above are without it"
     assert lines[-1] == "  note         no telemetry"
+
+
+def test_the_summary_of_a_job_has_a_line_for_each_kind_of_figure() -> None:
+    def metric(name: str, value: float, unit: Unit = "none") -> Metric:
+        return Metric(name=name, value=value, unit=unit, better="none")
+
+    metrics = (
+        metric("tokens_per_s", 1000, "items_per_s"), metric("tokens_per_s_per_device", 500, "items_per_s"),
+        metric("step_time_median", 1e9, "ns"), metric("step_time_iqr", 1e7, "ns"), metric("step_count", 3, "count"),
+        metric("profiler_overhead", 0.5, "ratio"), metric("model_flops_per_s", 2e12, "flops_per_s"),
+        metric("mfu", 0.4, "ratio"), metric("hfu", 0.5, "ratio"), metric("peak_rss", 2**30, "bytes"),
+        metric("communication_per_step", 2**20, "bytes"), metric("ttft_p50", 2e6, "ns"), metric("ttft_p99", 3e6, "ns"),
+        metric("ttft_mean", 2e6, "ns"), metric("energy", 60, "joule"), metric("power_mean", 20, "watt"),
+        metric("tokens_per_joule", 50), metric("loss", 2.5), metric("predicted_memory", 5, "bytes"),
+    )  # fmt: skip
+    manifest = Manifest(
+        workload="w", preset="tiny", device="npu", data_origin="measured", created="", metrics=metrics,
+        device_facts={"name": "an NPU", "dtype": "bf16", "world_size": 2}, status="interrupted",
+    )  # fmt: skip
+
+    assert _show.summary_of(manifest).splitlines() == [
+        "w tiny · npu · an NPU · interrupted",
+        "  throughput   1\u2009000 tokens/s on 2 devices, 500 on each",
+        "  step         median 1\u2009000 ms of 3, middle half within 10 ms",
+        "  model        2 TFLOPS in bf16, MFU 40 %, HFU 50 %",
+        "  host memory  1 GiB at most",
+        "  sent         1 MiB a step, by the rank that sends most",
+        "  latency      ttft p50 2 ms, p99 3 ms",
+        "  energy       60 J over the measured steps, 20 W on average, 50 tokens/J",
+        "  figures      loss 2.5",
+        "  profiler     makes steps 50 % longer; the figures above are without it",
+    ]
+    assert "每卡 500" in _show.summary_of(manifest, "zh")
+
+
+def test_a_prediction_is_a_small_table_in_both_languages() -> None:
+    prediction = Prediction(
+        memory_bytes={"weights": 3 * 2**20, "cache": 2**20},
+        traffic=(Traffic(axis="data", collective="all_reduce", bytes_per_step=2048, calls_per_step=3),),
+    )
+    forecast = Forecast(prediction=prediction, world_size=4, device_bytes=2**34, sharing_ranks=4)
+
+    lines = [line.split() for line in _show.forecast_words(forecast).splitlines()]
+
+    assert lines == [
+        ["modelled,", "for", "the", "rank", "that", "needs", "most", "of", "4:"],
+        ["memory", "weights", "3", "MiB"],
+        ["memory", "cache", "1", "MiB"],
+        ["memory", "sum", "4", "x", "4", "MiB", "of", "16", "GiB", "on", "the", "device"],
+        ["communication", "per", "step,", "data", "axis", "all_reduce", "2", "KiB", "in", "3", "calls"],
+    ]
+    assert _show._FORECAST["en"].keys() == _show._FORECAST["zh"].keys()
+    assert "建模值" in _show.forecast_words(forecast, "zh")
+    assert not forecast.is_too_large
+    assert replace(forecast, sharing_ranks=4097).is_too_large  # 4097 x 4 MiB in 16 GiB
 
 
 def test_the_summary_is_written_in_both_languages() -> None:
