@@ -98,6 +98,9 @@ def serve(
 ) -> Served:  # fmt: skip
     """Build the model and listen. Port 0: any free one, see `server.url`.
 
+    On a CPU the model leaves one of torch's threads to the HTTP server and the clients: at a barrier of the others
+    every step would wait for them.
+
     Raises:
         MachineError: the address cannot be used.
     """
@@ -110,6 +113,8 @@ def serve(
     from ascend_perf.workloads._server import HttpServer, Service
     from ascend_perf.workloads._training import Training, matmul_dtype
 
+    if place.kind == "cpu":
+        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     dtype = matmul_dtype(Training(dtype=settings.dtype), place)
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     with torch.device("meta"):
