@@ -113,7 +113,8 @@ def test_the_check_finds_what_it_looks_for(browser: Browser, tmp_path: Path) -> 
         "wide.style.cssText = 'width: 3000px; max-width: none; text-align: right; font-size: 8px';"
         "document.querySelector('main').append(wide);"
         "document.querySelectorAll('figure svg text').forEach((n, i) => { if (i < 2) n.setAttribute('x', 99); });"
-        "const other = document.querySelector('figure svg text').cloneNode(true); document.querySelector('figure svg').append(other)"
+        "const other = document.querySelector('figure svg text').cloneNode(true);"
+        "document.querySelector('figure svg').append(other)"
     )
 
     kinds = {line.split(":")[0].split(" is ")[0] for line in browser.run(FAULTS.replace("WIDTH", "1280"))}
