@@ -70,7 +70,7 @@ def test_the_curve_of_full_finetuning() -> None:
 
 
 FULL_CURVE = [5.57738, 4.25841, 3.68157, 3.71242]
-LORA_CURVE = [3.51209, 3.79699, 3.65622, 3.62898]
+LORA_CURVE = [3.86220, 3.27538, 3.17459, 3.14033]
 """Loss of every fourth step in fp32 on a CPU with torch 2.13."""
 
 
@@ -81,12 +81,16 @@ def test_the_curve_of_lora_on_trained_weights(tmp_path: Path) -> None:
         base.step()
     assert base.save is not None
     base.save(tmp_path / "base")
-    config = replace(LORA, instructions=replace(LORA.instructions, start_from=str(tmp_path / "base")))
-    seen = losses(lora.lora_finetune, config, 13)
+    records = [{"instruction": "Say it.", "output": "eeee"}, {"instruction": "Say them.", "output": "e e e e"}]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, records)), "utf-8")
+    config = replace(
+        LORA, training=replace(TRAINING, batch=2),
+        instructions=replace(LORA.instructions, start_from=str(tmp_path / "base")),
+    )  # fmt: skip
+    seen = losses(lora.lora_finetune, config, 13, Place(data=tmp_path / "data.jsonl"))
 
     assert seen[::4] == pytest.approx(LORA_CURVE, abs=3e-3)
-    # Four steps see every record once.
-    assert np.mean(seen[8:12]) < np.mean(seen[:4]) - 0.1
+    assert seen[-1] < seen[0] - 0.5
 
 
 @torch_only
