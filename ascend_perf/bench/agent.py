@@ -5,13 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 FILE_NAME: Final = "agent.jsonl"
+PR_SET_PDEATHSIG: Final = 1
+"""Source: Linux, include/uapi/linux/prctl.h."""
+
+
+def die_with_parent() -> None:
+    """Have SIGTERM sent to this process when the one that started it ends, however it ends (Linux only)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
+    die_with_parent()
     folder, *words = arguments
     try:
         run(parse_args(words))

@@ -25,9 +25,10 @@ from types import FrameType
 from typing import IO, Any, Final
 
 from ascend_perf.bench import traffic
+from ascend_perf.bench.agent import die_with_parent
 from ascend_perf.bench.results import FOLDER as RESULTS_FOLDER
 from ascend_perf.collectors import devices, energy, environment, torch_profiler
-from ascend_perf.errors import AscendPerfError, MachineError, UsageError
+from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
 from ascend_perf.workloads import _spec
 
 Send = Callable[[Mapping[str, object]], None]
@@ -100,6 +101,7 @@ def main(folder: Path) -> int:
     """Run the request of the folder; the exit code is that of the error, which was sent before."""
     request = json.loads((folder / "request.json").read_text("utf-8"))
     rank = _Rank.of(os.environ, request)
+    die_with_parent()
     times = torch_profiler.Times()
     with open(folder / f"rank{rank.rank}.jsonl", "a", encoding="utf-8") as file:
         send = _sender(file)
@@ -180,7 +182,8 @@ def _run(
         checkpoints.mkdir(parents=True, exist_ok=True)
         program.save(checkpoints)
     if rank.world_size > 1:
-        results["traffic"] = traffic.of_trace(trace_folder / measurement.trace_name, settings.plan.profiled_steps)
+        with contextlib.suppress(InputError):  # then it was not counted: the run is not lost for it
+            results["traffic"] = traffic.of_trace(trace_folder / measurement.trace_name, settings.plan.profiled_steps)
     mine = {
         "rank": rank.rank,
         "measurement": asdict(measurement),
@@ -300,10 +303,15 @@ def _gathered(mine: dict[str, Any], rank: _Rank) -> list[dict[str, Any]]:
 
 def _sender(file: IO[str]) -> Send:
     def send(message: Mapping[str, object]) -> None:
-        file.write(json.dumps({**message, "time_ns": time.time_ns()}) + "\n")
+        file.write(json.dumps({**message, "time_ns": time.time_ns()}, default=_plain) + "\n")
         file.flush()
 
     return send
+
+
+def _plain(value: Any) -> object:
+    """A number of numpy or torch as JSON has it."""
+    return value.item()
 
 
 def _path(text: str | None) -> Path | None:

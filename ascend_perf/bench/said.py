@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -25,13 +26,18 @@ def said_of(heard: Heard) -> Said:
             said, ranks=tuple(result["ranks"]),
             measurement=slowest([rank["measurement"] for rank in result["ranks"]]),
             threads=result["threads"], versions=result["versions"], environment=result["environment"],
-            series=result["series"], metrics=tuple(Metric(**metric) for metric in result["metrics"]),
+            series=result["series"], metrics=tuple(_finite(Metric(**metric)) for metric in result["metrics"]),
             tables=result["tables"],
         )  # fmt: skip
     ended = sorted((*heard.of("error"), *heard.of("stopped")), key=lambda message: int(message["rank"]))
     if not ended:
         return said
     return replace(said, measurement=slowest([_partial(message["times"]) for message in ended]))
+
+
+def _finite(metric: Metric) -> Metric:
+    """A figure that is not a number is unknown: JSON has no such numbers."""
+    return metric if metric.value is None or math.isfinite(metric.value) else replace(metric, value=None)
 
 
 def _partial(times: Mapping[str, list[int]]) -> MeasuredJson:

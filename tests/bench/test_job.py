@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import csv
+import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +130,7 @@ def test_what_does_not_fit_so_many_processes_is_refused_before_any_starts(tmp_pa
     assert predicted(alone, alone.settings("tiny"), 1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_run_saves_its_state_and_another_goes_on_from_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -153,6 +158,56 @@ def test_a_run_saves_its_state_and_another_goes_on_from_it(tmp_path: Path) -> No
 
     with pytest.raises(InputError, match="has no checkpoint"):
         launch(Request(workload="fake", device="cpu", resume=tmp_path / "second"), folder=tmp_path / "third")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_machines_each_leave_a_run_directory_with_the_figures_of_the_whole_job(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["run", "fake", "--device", "cpu", "--nnodes", "2", "--master-port", str(port), "--no-report"]
+
+    nodes = []
+    for node in (0, 1):
+        own = ["--node-rank", str(node), "-o", str(tmp_path / f"node{node}")]
+        command = [sys.executable, "-m", "ascend_perf", *words, *own]
+        nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    said = [node.communicate(timeout=300) for node in nodes]
+
+    assert [node.returncode for node in nodes] == [0, 0], said
+    manifests = [read_manifest(tmp_path / f"node{node}") for node in (0, 1)]
+    assert [manifest.files["trace"] for manifest in manifests] == [
+        ("trace/rank0.pt.trace.json.gz",), ("trace/rank1.pt.trace.json.gz",),
+    ]  # fmt: skip
+    assert [manifest.device_facts["node_rank"] for manifest in manifests] == [0, 1]
+    assert manifests[0].timings_ns == manifests[1].timings_ns
+    assert {values_of(manifest)["sum"] for manifest in manifests} == {8}
+    run = pipeline.load([tmp_path / "node0", tmp_path / "node1"], jobs=1)
+    assert {trace.meta.rank for trace in run.traces} - {None} == {0, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_job_ends_with_the_command_that_started_it(tmp_path: Path, fake: Path) -> None:
+    pytest.importorskip("torch")
+    psutil = pytest.importorskip("psutil")
+    words = ["run", "fake", "--device", "cpu", "--nproc", "2", "--set", "fault=sleep", "-o", str(tmp_path / "run")]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "ascend_perf", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not (fake / "asleep").exists():
+        assert command.poll() is None
+        time.sleep(0.05)
+    started = psutil.Process(command.pid).children(recursive=True)
+    assert len(started) >= 3  # torchrun and two ranks
+
+    command.kill()
+    command.wait()
+
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert alive == []
 
 
 @pytest.mark.slow
