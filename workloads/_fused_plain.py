@@ -49,9 +49,10 @@ def attention(
         mask_B1TS = length_mask(T, S, key_lengths, causal, q_BHTD.device)
     elif mask_B1TS is None and causal and 1 < T < S:
         mask_B1TS = length_mask(T, S, [S], causal, q_BHTD.device)
+    shared = {"enable_gqa": True} if k_BGSD.shape[1] != H else {}  # torch 2.5
     return F.scaled_dot_product_attention(
         q_BHTD, k_BGSD, v_BGSD, attn_mask=mask_B1TS, is_causal=mask_B1TS is None and causal and T == S > 1,
-        scale=scale, enable_gqa=k_BGSD.shape[1] != H,
+        scale=scale, **shared,
     )  # fmt: skip
 
 
