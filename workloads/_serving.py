@@ -12,6 +12,7 @@ from ascend_perf.workloads._spec import Place, Prediction, at_least
 from ascend_perf.workloads._text_data import ByteTokenizer
 
 if TYPE_CHECKING:
+    from ascend_perf.workloads._fused import Fused
     from ascend_perf.workloads._server import HttpServer
 
 BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -87,6 +88,7 @@ class Served:
 
     batcher: Batcher
     server: HttpServer
+    fused: Fused
     dtype: str
     weight_bytes: int
     cache_bytes: int
@@ -117,8 +119,9 @@ def serve(
         torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     dtype = matmul_dtype(Training(dtype=settings.dtype), place)
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    fused = Fused(operators, place.kind, training=False)
     with torch.device("meta"):
-        model = Decoder(shape, fused=Fused(operators, place.kind, training=False))
+        model = Decoder(shape, fused=fused)
     materialise(model, seed=seed, device=place.device, dtype=torch_dtype)
     model.eval()
     cache = PagedCache(
@@ -132,6 +135,6 @@ def serve(
     server = HttpServer(service, host=host, port=port)
     server.start()
     return Served(
-        batcher=service.batcher, server=server, dtype=dtype, cache_bytes=cache.size_bytes,
+        batcher=service.batcher, server=server, fused=fused, dtype=dtype, cache_bytes=cache.size_bytes,
         weight_bytes=sum(weight.numel() * weight.element_size() for weight in model.parameters()),
     )  # fmt: skip

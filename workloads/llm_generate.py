@@ -248,7 +248,7 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
 
     def sweep() -> Mapping[str, Sequence[Mapping[str, Value]]]:
         rows = [_sweep_row(config, dtype, batch, prompt, generation, timed) for batch, prompt in config.sweep()]
-        return {"sweep": rows, "fused_operators": fused.rows()}
+        return {**({"sweep": rows} if rows else {}), "fused_operators": fused.rows()}
 
     lengths = [config.prompt_tokens] * config.batch if is_real_BP is None else is_real_BP.sum(1).tolist()
     return Program(

@@ -192,7 +192,7 @@ def llm_serve(config: Config, place: Place, seed: int) -> Program:
         memory_bytes=lambda: {"weights": served.weight_bytes, "cache": served.cache_bytes},
         latencies_ns=lambda: _load_figures.figures_of(config.load, _records(rounds)).latencies_ns,
         metrics=lambda: _metrics(config.load, rounds, batcher.counts),
-        tables=lambda: {"requests": _rows(rounds)},
+        tables=lambda: {"requests": _rows(rounds), "fused_operators": served.fused.rows()},
         start_measuring=forget,
         close=close,
     )
