@@ -49,7 +49,7 @@ class RoutedLayer(Protocol):
     """What a layer with routed experts offers (`_moe.py`), so that they can be shared out over ranks."""
 
     experts: nn.Module
-    """All weights of the routed experts, and nothing else: the first axis of each counts experts."""
+    """All weights of the routed experts, and nothing else: along the first axis of each, one after the other."""
     expert_group: dist.ProcessGroup | None
     """Set here: the ranks that share out the experts, in order, each with an equal part; None: all are here."""
 

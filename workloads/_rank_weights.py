@@ -115,7 +115,8 @@ def _expert_weights(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "mlp.router.weight", (shape.experts, shape.width)
     inner = (shape.expert_hidden, shape.width)
     for name, size in (("gate", inner), ("up", inner), ("down", inner[::-1])):
-        yield f"mlp.experts.{name}", (shape.experts, *size)
+        # Rows of all experts in one axis: FSDP cuts that one, and there are often more ranks than experts.
+        yield f"mlp.experts.{name}", (shape.experts * size[0], size[1])
     if shape.shared_experts:
         shared = (shape.shared_experts * shape.expert_hidden, shape.width)
         for name, size in (("gate", shared), ("up", shared), ("down", shared[::-1])):
