@@ -72,6 +72,26 @@ def test_a_stopped_run_closes_and_leaves_what_there_is(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_before_it_has_built_anything_leaves_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    pytest.importorskip("torch")
+    _fake.install(tmp_path, monkeypatch)
+    process = start(tmp_path, nproc=2)
+    wait_for(tmp_path / "run" / "trace", process)  # the processes start right after
+
+    process.send_signal(number)
+    _, err = process.communicate(timeout=DEADLINE_S)
+
+    assert process.returncode == 128 + number, err
+    assert "Traceback" not in err
+    manifest = read_manifest(tmp_path / "run")
+    assert (manifest.status, manifest.config["width"]) == ("interrupted", 4)
+    assert pipeline.load(tmp_path / "run", jobs=1).traces[0].tables == {}
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once_what_does_not_obey_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -34,6 +35,19 @@ def with_steps(*spans_us: float) -> Payload:
 def test_the_lead_is_the_median_with_its_range() -> None:
     assert verdict(with_steps(1000, 3000, 2000)).lead.en == "The step takes 2 ms (median of 3; 1 ms to 3 ms)."
     assert verdict(with_steps(2000)).lead.en == "The step takes 2 ms."
+
+
+def test_a_run_that_did_not_come_to_its_end_says_so_before_its_steps() -> None:
+    def run(status: Literal["complete", "interrupted", "failed"], problem: str) -> Manifest:
+        return Manifest(workload="w", device="cpu", data_origin="measured", created="", status=status, problem=problem)
+
+    stopped = replace(with_steps(2000), manifest=run("interrupted", "stopped by Ctrl-C"))
+    assert verdict(stopped).lead == Words(
+        "The run was interrupted: stopped by Ctrl-C. The step takes 2 ms.", "运行被中断：被 Ctrl-C 停止。单步耗时 2 ms。"
+    )
+    failed = replace(empty(), manifest=run("failed", ""))
+    assert verdict(failed).lead == Words("The run failed: the reason was not recorded.", "运行失败：未记录原因。")
+    assert verdict(replace(with_steps(2000), manifest=run("complete", ""))).lead.en == "The step takes 2 ms."
 
 
 ONE_STEP = spread([1000.0])
