@@ -16,6 +16,7 @@ import sys
 import time
 from dataclasses import replace
 
+from ascend_perf.workloads._load import Record
 from ascend_perf.workloads._load_figures import figures_of, notes_of, percentile
 from ascend_perf.workloads._serving import serve
 from ascend_perf.workloads._spec import Place
@@ -35,7 +36,7 @@ def main() -> int:
     load = replace(config.load, clients=asked.clients, requests=asked.requests)
     served = serve(config.model, config.server, config.operators, Place(), 0, model_name=MODEL_NAME)
     client = Client(load, served.server.url, None)
-    records, notes, duration_ns = [], list[str](), 0
+    records, notes, duration_ns = list[Record](), list[str](), 0
     deadline = time.monotonic() + asked.seconds
     try:
         while time.monotonic() < deadline:
@@ -57,7 +58,7 @@ def main() -> int:
     print(f"server: finished {counts.finished}, tokens {counts.output_tokens}, cancelled {counts.cancelled}, "
           f"rows per step {counts.rows / max(counts.steps, 1):.1f}, queue at most {counts.peak_queue}")  # fmt: skip
     done = [record for record in records if record.error is None]
-    raw = {
+    raw: dict[str, list[float]] = {
         "ttft": [r.stamps_ns[0] - r.sent_ns for r in done],
         "tpot": [(r.stamps_ns[-1] - r.stamps_ns[0]) / (len(r.stamps_ns) - 1) for r in done if len(r.stamps_ns) > 1],
         "e2e": [r.stamps_ns[-1] - r.sent_ns for r in done],

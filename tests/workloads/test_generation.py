@@ -54,7 +54,8 @@ def decoder(shape: ModelShape, seed: int = 1) -> Decoder:
         for weight in model.parameters():
             if weight.dim() >= 2:
                 weight.mul_(5)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def generation(model: Decoder, cache: Literal["static", "dynamic"], *, batch: int = 3, prompt: int = 9, new: int = 6,
@@ -346,15 +347,16 @@ def test_more_than_one_process_is_refused() -> None:
 def test_presets_have_the_published_sizes() -> None:
     from ascend_perf.workloads._model_shape import parameter_count
 
-    # Model cards: Qwen3-0.6B 596,049,920; Llama-2-7B 6,738,415,616; Qwen3-8B 8,190,735,360; Llama-2-13B 13,015,864,320.
-    sizes = {"0.6b": 596_049_920, "7b": 6_738_415_616, "8b": 8_190_735_360, "13b": 13_015_864_320}
+    # Sums of the weights in the published files of Qwen3-0.6B, Llama-2-7B, Qwen3-8B, Llama-2-13B and DeepSeek-V2-Lite.
+    sizes = {"0.6b": 596_049_920, "7b": 6_738_415_616, "8b": 8_190_735_360, "13b": 13_015_864_320,
+             "v2-lite": 15_706_484_224}  # fmt: skip
     for preset, size in sizes.items():
         config = llm_generate.settings(preset).config
         assert isinstance(config, Config)
         assert parameter_count(config.model) == size
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
 def test_a_graph_replays_the_step_that_was_captured() -> None:
     """With a stand-in for the device's graph that runs the captured step again, results are those of eager steps."""
     from ascend_perf.workloads import _generation

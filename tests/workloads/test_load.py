@@ -257,12 +257,13 @@ def test_percentiles_are_those_of_the_raw_stamps(made: list[tuple[int, list[int]
     result = result_of(Load(), round_of(records), model="m", created="now", seed=0)
 
     kept = [(sent, gaps) for sent, gaps, is_lost in made if not is_lost]
-    for key, values in {
+    expected_by_key: dict[str, list[float]] = {
         "ttft": [gaps[0] for _, gaps in kept],
         "tpot": [sum(gaps[1:]) / (len(gaps) - 1) for _, gaps in kept if len(gaps) > 1],
         "itl": [gap for _, gaps in kept for gap in gaps[1:]],
         "e2el": [sum(gaps) for _, gaps in kept],
-    }.items():
+    }
+    for key, values in expected_by_key.items():
         if not values:
             assert result[f"mean_{key}_ms"] is None
             continue
@@ -442,7 +443,7 @@ def test_a_server_that_is_silent_or_not_there() -> None:
 
 def test_an_open_loop_sends_on_time_though_the_server_stalls() -> None:
     """Ten arrivals within 45 ms at a server that answers nothing before 0.3 s: none waits for another."""
-    release = {}
+    release: dict[str, float] = {}
 
     async def stalls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
