@@ -417,7 +417,7 @@ def command_of(request: Request) -> tuple[str, ...]:
     if ranks.world_size > 1:
         words += ["--nproc", str(ranks.per_node)]
     if ranks.nodes > 1:
-        words += ["--nnodes", str(ranks.nodes)]
+        words += ["--nnodes", str(ranks.nodes), "--node-rank", str(ranks.node_rank)]
     return (
         *words, *(["--save-checkpoint"] if request.save_checkpoint else []),
         *(["--with-stack"] if request.with_stack else []),

@@ -43,7 +43,8 @@ def test_a_run_that_did_not_come_to_its_end_says_so_before_its_steps() -> None:
 
     stopped = replace(with_steps(2000), manifest=run("interrupted", "stopped by Ctrl-C"))
     assert verdict(stopped).lead == Words(
-        "The run was interrupted: stopped by Ctrl-C. The step takes 2 ms.", "运行被中断：被 Ctrl-C 停止。单步耗时 2 ms。"
+        "The run was interrupted: stopped by Ctrl-C. The step takes 2 ms.",
+        "运行被中断：被 Ctrl-C 停止。单步耗时 2 ms。",
     )
     failed = replace(empty(), manifest=run("failed", ""))
     assert verdict(failed).lead == Words("The run failed: the reason was not recorded.", "运行失败：未记录原因。")
