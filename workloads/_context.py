@@ -70,4 +70,5 @@ def own_tokens(x_BT: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """This rank's part of every row; None: the whole."""
     if group is None:
         return x_BT
-    return x_BT.chunk(dist.get_world_size(group), dim=1)[dist.get_rank(group)]
+    # A copy: what is kept for the backward pass shall not hold the whole row.
+    return x_BT.chunk(dist.get_world_size(group), dim=1)[dist.get_rank(group)].contiguous()

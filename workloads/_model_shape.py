@@ -240,6 +240,16 @@ class Held:
         """Products take another type than the stream has: each makes a copy of its input and of its weight."""
         return self.value_bytes != self.residual_bytes
 
+    @property
+    def norm_rows(self) -> int:
+        """Tokens of all sequences that the norms of this rank see."""
+        return self.batch * self.tokens // (self.tensor_ranks if self.sequence_parallel else 1)
+
+    def input_copies(self, products: int) -> int:
+        """Copies of the input of so many products that are kept: each casts its own, but tensor parallelism casts it
+        once, before it is sent."""
+        return products if self.autocast and self.tensor_ranks == 1 else 1
+
 
 def held_as(
     *, batch: int, tokens: int, dtype: str, weights: str = "fp32", recompute: Literal["none", "selective", "full"],
@@ -259,17 +269,20 @@ VALUE_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 def layer_activation_bytes(shape: ModelShape, layer: int, held: Held) -> int:
     """Bytes that one layer keeps for the backward pass, each storage once; see docs/formulas.md for the derivation."""
     rows = held.batch * held.tokens
-    stream = shape.width // (held.tensor_ranks if held.sequence_parallel else 1)
     if held.recompute == "full":
-        return rows * stream * held.residual_bytes
-    token = 2 * _norm_bytes(stream, held.residual_bytes, held)
-    token += _attention_bytes(shape, held) + _mlp_bytes(shape, layer, held)
+        return held.norm_rows * shape.width * held.residual_bytes
+    norms = held.norm_rows * 2 * _norm_bytes(shape.width, held.residual_bytes, held)
+    attention = rows * _attention_bytes(shape, held)
+    if has_experts(shape, layer):  # tensor ranks route tokens of their own
+        mlp = held.norm_rows * _experts_bytes(shape, held) + held.batch * shape.experts * 4
+    else:
+        mlp = rows * _mlp_bytes(shape, held)
     copies = 0
     if held.autocast:
         copies += _weight_copies(shape, layer) * held.value_bytes // held.tensor_ranks
     if held.value_bytes != 4:
         copies += 4 * held.tokens * _rope_width(shape) * held.value_bytes  # cosine and sine, for queries and for keys
-    return rows * token + copies
+    return norms + attention + mlp + copies
 
 
 def _norm_bytes(values: int, value_bytes: int, held: Held) -> int:
@@ -285,7 +298,7 @@ def _attention_bytes(shape: ModelShape, held: Held) -> int:
     """Input of the products, q, k, v, result, and the logarithm of each softmax's sum (not with selective)."""
     value, ranks = held.value_bytes, held.tensor_ranks
     heads, groups = shape.heads // ranks, max(1, shape.kv_heads // ranks)
-    inputs = shape.width * value * (3 if held.autocast else 1)
+    inputs = shape.width * value * held.input_copies(2 if shape.attention == "mla" else 3)
     sums = 0 if held.recompute == "selective" else heads * 4
     if shape.attention == "mla":
         return inputs + _latent_bytes(shape, held) + sums
@@ -297,31 +310,44 @@ def _attention_bytes(shape: ModelShape, held: Held) -> int:
 
 
 def _latent_bytes(shape: ModelShape, held: Held) -> int:
-    """MLA beside its input: the compressed ones with their norms, q, k, v and the result."""
+    """MLA beside its input: the compressed ones with their norms, q, k, the expanded ones of which v is a part, and the
+    result, by head for the core (not with selective) and by token for the product behind it."""
     value, heads = held.value_bytes, shape.heads // held.tensor_ranks
-    products = heads * (2 * shape.key_width + 2 * shape.value_width)
+    results = 1 if held.recompute == "selective" else 2
+    products = heads * (2 * shape.key_width + shape.nope_width + (1 + results) * shape.value_width)
     norms = _norm_bytes(shape.kv_rank, value, held) + shape.kv_rank * value
+    if held.fused or value == 4:
+        norms += shape.rope_width * value  # lies in one tensor with what the norm keeps
     if shape.q_rank is not None:
         norms += _norm_bytes(shape.q_rank, value, held) + shape.q_rank * value
     return products * value + norms
 
 
-def _mlp_bytes(shape: ModelShape, layer: int, held: Held) -> int:
-    """Input of gate and up, their results, silu(gate), and the product that down takes; of each expert passed."""
-    value = held.value_bytes
-    inputs = shape.width * value * (2 if held.autocast else 1)
-    per_hidden = (3 if held.fused else 4) * value
-    if not has_experts(shape, layer):
-        return inputs + per_hidden * shape.hidden // held.tensor_ranks
-    k, shared = shape.experts_per_token, shape.shared_experts
-    routed = k * (shape.width * value * 2 + per_hidden * shape.expert_hidden)
-    router = shape.experts * 4 + k * 12
-    return inputs + routed + router + per_hidden * shared * shape.expert_hidden // held.tensor_ranks
+def _mlp_bytes(shape: ModelShape, held: Held) -> int:
+    """Input of gate and up, their results, silu(gate), and the product that down takes."""
+    inputs = shape.width * held.value_bytes * held.input_copies(2)
+    return inputs + _hidden_bytes(held) * shape.hidden // held.tensor_ranks
+
+
+def _experts_bytes(shape: ModelShape, held: Held) -> int:
+    """The same for router and experts of one token: one input for all, then for each choice the sorted row, what the
+    expert keeps and its result. Scores twice (weights, balance), choices, weights and places of rows."""
+    value, k = held.value_bytes, shape.experts_per_token
+    router = 8 * shape.experts + 4 + k * (28 + value)
+    routed = k * (2 * shape.width * value + _hidden_bytes(held) * shape.expert_hidden)
+    return shape.width * value + router + routed + _hidden_bytes(held) * shape.shared_experts * shape.expert_hidden
+
+
+def _hidden_bytes(held: Held) -> int:
+    return (3 if held.fused else 4) * held.value_bytes
 
 
 def _weight_copies(shape: ModelShape, layer: int) -> int:
     """Values of a layer's matrices, of which autocast keeps a copy in the type of the products."""
-    norms = 2 * shape.key_width if shape.qk_norm else 0
+    if shape.attention == "mla":
+        norms = _attention_vectors(shape)
+    else:
+        norms = 2 * shape.key_width if shape.qk_norm else 0
     return _attention_matrices(shape) + mlp_parameters(shape, layer) + norms
 
 
@@ -336,9 +362,9 @@ def ends_activation_bytes(shape: ModelShape, held: Held, *, embedding: bool = Tr
     if held.value_bytes == 4 or held.recompute == "full":
         total += 2 * held.tokens * _rope_width(shape) * 4  # cosine and sine, shared by all layers
     if output:
-        norm = _norm_bytes(shape.width, held.residual_bytes, held)
         vocabulary = shape.vocabulary // held.tensor_ranks
-        total += rows * (norm + shape.width * held.value_bytes + vocabulary * 4 + 8)
+        total += held.norm_rows * _norm_bytes(shape.width, held.residual_bytes, held)
+        total += rows * (shape.width * held.value_bytes + vocabulary * 4 + 8)
         total += vocabulary * shape.width * held.value_bytes if held.autocast else 0
     return total
 

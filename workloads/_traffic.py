@@ -130,7 +130,8 @@ def _calls(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
             sizes = [weight.values for weight in weights]
             yield "data", "broadcast", sum(sizes) * job.weight_bytes, len(set(owners(sizes, job.axes.replicas)))
     if job.axes.tensor > 1:
-        for axis, collective, size, calls in _tensor_calls(job, rank, len(layers)):
+        routed = sum(has_experts(job.shape, layer) for layer in layers)
+        for axis, collective, size, calls in _tensor_calls(job, rank, len(layers) - routed, routed):
             yield axis, collective, size * job.training.accumulate, calls * job.training.accumulate
         yield from _partial_gradients(job, rank, weights)
     if job.axes.context > 1:
@@ -170,7 +171,8 @@ def _sharded_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
     is_pipeline = job.axes.pipeline > 1
     units: dict[tuple[int, int | None, bool], int] = defaultdict(int)
     for weight in weights:
-        units[weight.stage, weight.layer, weight.is_shared_out] += weight.padded_values(weight.replicas(job.axes))
+        if (ranks := weight.replicas(job.axes)) > 1:
+            units[weight.stage, weight.layer, weight.is_shared_out] += weight.padded_values(ranks)
     for (_, layer, _), values in units.items():
         times = 1 if is_pipeline else job.training.accumulate
         gathers = times if is_pipeline or layer is None else 2 * times
@@ -178,10 +180,12 @@ def _sharded_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
         yield "data", "reduce_scatter", times * values * job.reduced_bytes, times
 
 
-def _tensor_calls(job: Job, rank: int, layers: int) -> Iterator[Call]:
-    """One micro-batch: two brackets (attention, MLP) in a layer, half a one at each end of the model.
+def _tensor_calls(job: Job, rank: int, dense: int, routed: int) -> Iterator[Call]:
+    """One micro-batch: two brackets (attention, MLP) in a dense layer, one in a layer with experts, which work on each
+    rank's own tokens; half a one at each end of the model.
 
-    Full recomputation runs a layer's forward pass again, all but its last collective, behind which nothing is saved.
+    Full recomputation runs a layer's forward pass again, up to the last tensor that is saved: without the collective
+    behind a dense layer's MLP.
     """
     stages, own = len(stages_of(job.layout, job.shape.layers)), _own_stages(job, rank)
     size = job.row_tokens * job.shape.width
@@ -189,9 +193,9 @@ def _tensor_calls(job: Job, rank: int, layers: int) -> Iterator[Call]:
     is_full = job.training.recompute == "full"
     has_embedding, has_output = 0 in own, stages - 1 in own
     if job.layout.sequence_parallel:
-        gathers, scatters = 4 * layers, 4 * layers
+        gathers = scatters = 4 * dense + 2 * routed
         if is_full:
-            gathers, scatters = gathers + 2 * layers, scatters + layers
+            gathers, scatters = gathers + 2 * dense + routed, scatters + dense + routed
         gathers, scatters = gathers + has_output, scatters + has_output
         yield "tensor", "all_gather", gathers * product, gathers
         yield "tensor", "reduce_scatter", scatters * product, scatters
@@ -199,7 +203,7 @@ def _tensor_calls(job: Job, rank: int, layers: int) -> Iterator[Call]:
             yield "tensor", "reduce_scatter", stream, 1
             yield "tensor", "all_gather", stream, 1
     else:
-        sums = (5 if is_full else 4) * layers + has_output
+        sums = (5 if is_full else 4) * dense + has_output  # with experts there is sequence parallelism
         yield "tensor", "all_reduce", sums * product, sums
         if has_embedding:
             yield "tensor", "all_reduce", stream, 1
@@ -306,12 +310,18 @@ def _activations(job: Job, rank: int) -> int:
         tensor_ranks=axes.tensor, sequence_parallel=job.layout.sequence_parallel,
     )  # fmt: skip
     stages = stages_of(job.layout, shape.layers)
-    own = _own_stages(job, rank)
-    by_slot = [
-        sum(layer_activation_bytes(shape, layer, held) for layer in stages[stage])
-        + ends_activation_bytes(shape, held, embedding=stage == 0, output=stage == len(stages) - 1)
-        for stage in own
-    ]  # fmt: skip
+    # Besides what one process keeps: with context parallelism the result of the core before it is sent back, and with
+    # tensor parallelism which tokens and targets belong to this rank's part of the vocabulary, a byte each.
+    sent = 0
+    if axes.context > 1 and training.recompute == "none":
+        sent = job.row_tokens * shape.heads * shape.value_head_width // axes.tensor * job.product_bytes
+    marks = job.row_tokens if axes.tensor > 1 else 0
+    by_slot = []
+    for stage in _own_stages(job, rank):
+        is_first, is_last = stage == 0, stage == len(stages) - 1
+        slot = sum(layer_activation_bytes(shape, layer, held) + sent for layer in stages[stage])
+        slot += ends_activation_bytes(shape, held, embedding=is_first, output=is_last)
+        by_slot.append(slot + marks * (is_first + 2 * is_last))
     if axes.pipeline == 1:
         return by_slot[0]
     pipeline = axes.place(rank)[0]

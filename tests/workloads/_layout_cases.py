@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final, Literal
 
@@ -12,6 +12,13 @@ from ascend_perf.workloads._training import Training
 
 SHAPE: Final = ModelShape(
     layers=4, width=32, heads=4, kv_heads=4, hidden=48, vocabulary=64, qk_norm=True, qkv_bias=True
+)
+EXPERTS: Final = ModelShape(
+    layers=3, width=32, heads=4, kv_heads=4, hidden=48, vocabulary=64, experts=4, experts_per_token=2, shared_experts=1,
+    expert_hidden=24, dense_layers=1,
+)
+LATENT_EXPERTS: Final = replace(
+    EXPERTS, attention="mla", q_rank=16, kv_rank=12, nope_width=8, rope_width=4, value_width=8
 )
 
 
@@ -28,6 +35,8 @@ class Case:
     dtype: str = "fp32"
     packed: bool = False
     """Two texts in a row, and some targets that do not count."""
+    balance_loss: float = 0.0
+    """Factor of the auxiliary loss of routers."""
 
     def axes(self, world_size: int) -> Axes:
         """Of the job."""
@@ -48,6 +57,8 @@ class Outcome:
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Weight -> its size on this rank, before FSDP shards it."""
     local_values: int = 0
+    activation_bytes: int = 0
+    """Most that was saved for the backward pass at one time, in the last step."""
     updated_values: int = 0
     """Of weights that this rank's optimizer updates."""
 

@@ -13,7 +13,10 @@ from ascend_perf.workloads._decoder import Decoder
 from ascend_perf.workloads._distributed_optimizer import Shares
 from ascend_perf.workloads._fused import Fused, FusedSettings
 from ascend_perf.workloads._layout import check
+from ascend_perf.workloads._measured_memory import SavedTensors
+from ascend_perf.workloads._moe import MixtureOfExperts
 from ascend_perf.workloads._parallel import Parallel, parallelise
+from ascend_perf.workloads._routing import Routing
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads._text_data import IGNORED, Batch
 from tests.workloads._layout_cases import Case, Outcome
@@ -72,10 +75,14 @@ def train(case: Case) -> Outcome:
     )
 
     def part(layers: range, has_embedding: bool, has_output: bool) -> Decoder:
-        return Decoder(
+        made = Decoder(
             case.shape, fused=fused, recompute=case.training.recompute, layers=layers, has_embedding=has_embedding,
             has_output=has_output,
         )  # fmt: skip
+        for layer in made.modules():
+            if isinstance(layer, MixtureOfExperts):
+                layer.routing = Routing(balance_loss=case.balance_loss)
+        return made
 
     job = parallelise(
         part, layout=case.layout, axes=axes, place=Place(rank=rank, world_size=world), layers=case.shape.layers, seed=3,
@@ -93,7 +100,7 @@ def train(case: Case) -> Outcome:
     optimizer = torch.optim.SGD(mine, lr=0.5)
     data = data_of(case)
     for step in range(case.steps):
-        with Counter() as counter:
+        with Counter() as counter, SavedTensors() as saved:
             outcome.losses.append(float(job.forward_backward(_batches(data, step, job))))
             outcome.norms.append(float(job.clip_grad_norm_(1.0)))
             optimizer.step()
@@ -101,6 +108,7 @@ def train(case: Case) -> Outcome:
                 shares.exchange()
             for weight in weights:
                 weight.grad = None
+        outcome.activation_bytes = saved.peak_bytes
         outcome.sent = {name: (size, calls) for name, (size, calls) in counter.sent.items()}
     job.groups.close()
     return outcome
@@ -113,7 +121,7 @@ def train_all(cases: dict[str, Case]) -> dict[str, Outcome]:
 
 def _batches(data: tuple[torch.Tensor | None, ...], step: int, job: Parallel) -> list[Batch]:
     def mine(whole: torch.Tensor | None, micro: int) -> torch.Tensor | None:
-        return None if whole is None else whole[step, micro].chunk(job.data_ranks)[job.data_rank]
+        return None if whole is None else whole[step, micro].chunk(job.data_ranks)[job.data_rank].clone()
 
     tokens = data[0]
     assert tokens is not None

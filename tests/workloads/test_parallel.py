@@ -12,7 +12,7 @@ from ascend_perf.workloads._layout import Layout
 from ascend_perf.workloads._rank_weights import rank_weights
 from ascend_perf.workloads._traffic import Job, predict, rank_memory, rank_traffic
 from ascend_perf.workloads._training import Training
-from tests.workloads._layout_cases import SHAPE, Case, Outcome, every_layout
+from tests.workloads._layout_cases import EXPERTS, LATENT_EXPERTS, SHAPE, Case, Outcome, every_layout
 from tests.workloads._ranks import run_ranks
 
 pytestmark = pytest.mark.torch
@@ -20,13 +20,15 @@ pytestmark = pytest.mark.torch
 TOLERANCE = 2e-6
 """Of losses of about 4 and norms of about 1, in fp32: sums in another order."""
 BF16_TOLERANCE = 1e-2
+FEW_BYTES = 64
+"""Kept by single operators: factors of the loss."""
 TRAINING = Training(tokens=16, batch=4, accumulate=2, dtype="fp32")
 FULL, SELECTIVE = replace(TRAINING, recompute="full"), replace(TRAINING, recompute="selective")
 PLAIN = Case(layout=Layout(), shape=SHAPE, training=TRAINING)
 
 
 def cases_of(world: int) -> dict[str, Case]:
-    """Every layout; and each axis with recomputation, and with packed rows in which not every target counts."""
+    """Every layout; and some with recomputation, with packed rows in which not every target counts, with experts."""
     layouts = every_layout(world)
     cases = {name: replace(PLAIN, layout=layout) for name, layout in layouts.items()}
     products = ("dp2-sp2-fsdp", "pp2-cp2-fsdp", "vpp2-tp2", "cp2-sp2")
@@ -36,11 +38,28 @@ def cases_of(world: int) -> dict[str, Case]:
     cases |= {f"{name}-packed": replace(PLAIN, layout=layouts[name], packed=True) for name in chosen}
     if world == 2:
         cases["cp2-selective"] = replace(PLAIN, layout=layouts["cp2"], training=SELECTIVE)
-        shared = replace(TRAINING, distributed_optimizer=True)
-        cases |= {f"{name}-zero": replace(PLAIN, layout=layouts[name], training=shared) for name in ("dp2", "cp2")}
+        cases["dp2-zero"] = replace(PLAIN, layout=layouts["dp2"], training=replace(TRAINING, distributed_optimizer=True))
         cases["tp2-full"] = replace(PLAIN, layout=layouts["tp2"], training=FULL)
         tied = replace(SHAPE, tied=True, qk_norm=False, qkv_bias=False, kv_heads=2, layers=1)
         cases |= {f"{name}-tied": replace(PLAIN, layout=layouts[name], shape=tied) for name in ("dp2-fsdp", "tp2")}
+    return cases | {f"{name}-experts": case for name, case in expert_cases(world).items()}
+
+
+def expert_cases(world: int) -> dict[str, Case]:
+    """Layers with experts, whole on each rank or shared out; the balance of routers is a loss within rows."""
+    routed = replace(PLAIN, shape=LATENT_EXPERTS, balance_loss=0.1)
+    latent, grouped = every_layout(world, LATENT_EXPERTS), every_layout(world, EXPERTS)
+    if world == 4:
+        chosen = ("dp4-ep2", "dp4-ep2-fsdp", "dp4-ep4-fsdp", "dp2-pp2-ep2", "dp2-pp2-ep2-fsdp")
+        cases = {name: replace(routed, layout=latent[name]) for name in chosen}
+        routed = replace(routed, balance_loss=0.0)
+        cases |= {name: replace(routed, layout=latent[name]) for name in ("dp2-cp2-ep4", "pp2-cp2-ep2")}
+        cases["dp2-sp2-ep2-full"] = replace(PLAIN, shape=EXPERTS, layout=grouped["dp2-sp2-ep2"], training=FULL)
+        return cases
+    cases = {name: replace(routed, layout=latent[name]) for name in ("dp2", "dp2-ep2", "dp2-ep2-fsdp", "pp2")}
+    cases["dp2-ep2-full"] = replace(routed, layout=latent["dp2-ep2"], training=FULL)
+    cases["cp2-ep2"] = replace(routed, layout=latent["cp2-ep2"], balance_loss=0.0)
+    cases["sp2"] = replace(PLAIN, shape=EXPERTS, layout=grouped["sp2"])
     return cases
 
 
@@ -97,12 +116,23 @@ def job_of(case: Case, world: int) -> Job:
 
 def assert_sent_as_predicted(case: Case, ranks: list[Outcome]) -> None:
     job = job_of(case, len(ranks))
-    for rank, outcome in enumerate(ranks):
-        said: dict[str, tuple[int, int]] = {}
-        for one in rank_traffic(job, rank):
-            size, calls = said.get(one.collective, (0, 0))
-            said[one.collective] = size + one.bytes_per_step, calls + one.calls_per_step
-        assert outcome.sent == said, f"rank {rank}"
+    said = [sums(job, rank) for rank in range(len(ranks))]
+    sent = [dict(outcome.sent) for outcome in ranks]
+    if job.axes.expert > 1:
+        # What a rank sends back depends on the router: the formula has the mean.
+        routed = [(one.pop("all_to_all"), other.pop("all_to_all")) for one, other in zip(sent, said, strict=True)]
+        assert sum(size for (size, _), _ in routed) == sum(size for _, (size, _) in routed)
+        assert [calls for (_, calls), _ in routed] == [calls for _, (_, calls) in routed]
+    assert sent == said
+
+
+def sums(job: Job, rank: int) -> dict[str, tuple[int, int]]:
+    """Bytes and calls by collective."""
+    said: dict[str, tuple[int, int]] = {}
+    for one in rank_traffic(job, rank):
+        size, calls = said.get(one.collective, (0, 0))
+        said[one.collective] = size + one.bytes_per_step, calls + one.calls_per_step
+    return said
 
 
 def assert_holds_as_predicted(case: Case, ranks: list[Outcome]) -> None:
@@ -113,6 +143,8 @@ def assert_holds_as_predicted(case: Case, ranks: list[Outcome]) -> None:
         held = rank_memory(job, rank)
         assert held["weights"] == held["gradients"] == outcome.local_values * job.weight_bytes
         assert held["optimizer"] == 2 * outcome.updated_values * job.weight_bytes
+        if not (case.packed or case.shape.experts):  # masks, and what the router's choice makes, are not in the formula
+            assert held["activations"] == pytest.approx(outcome.activation_bytes, abs=FEW_BYTES)
 
 
 @pytest.mark.parametrize("name", cases_of(2))
