@@ -20,7 +20,9 @@ def check_packages(workload: _spec.Workload) -> None:
     absent = [name for name in ("torch", *workload.needs) if importlib.util.find_spec(name) is None]
     if absent:
         names = ", ".join("pillow" if name == "PIL" else name for name in absent)
-        raise MachineError(f"{workload.name} needs {names}, not installed here", hint=devices.INSTALL_TORCH)
+        is_serving = any(name in ("aiohttp", "fastapi", "uvicorn") for name in absent)
+        hint = 'pip install "ascend-perf[torch,serve]"' if is_serving else devices.INSTALL_TORCH
+        raise MachineError(f"{workload.name} needs {names}, not installed here", hint=hint)
 
 
 def environment_of(
