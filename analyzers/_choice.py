@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_perf.analyzers._rules import rows_of
-from ascend_perf.analyzers._thresholds import Override
+from ascend_perf.analyzers._thresholds import Override, overridden
+from ascend_perf.device.ceilings import Ceilings, ceilings_given, ceilings_of
 from ascend_perf.errors import UsageError
+from ascend_perf.manifest import read_manifest
 from ascend_perf.model.finding import Judged, Outcome, Words
 from ascend_perf.plugins import Analyzer, Found, load_analyzers
 
@@ -24,6 +28,14 @@ class Choice:
     only: frozenset[str] = frozenset()
     """Names of the analyzers to run; all when empty."""
     overrides: tuple[Override, ...] = ()
+    ceilings: Ceilings | None = None
+    """Measured ceilings of the device, for the roofline."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Within the block analyzers see these thresholds and ceilings."""
+        with overridden(self.overrides), ceilings_given(self.ceilings):
+            yield
 
     def takes(self, name: str) -> bool:
         """Whether an analyzer runs."""
@@ -46,11 +58,13 @@ class Choice:
         )
 
 
-def choice_of(only: Sequence[str] = (), rules: Rules | None = None) -> Choice:
-    """A checked choice: names of analyzers to run (all when empty), and a user's rules.
+def choice_of(only: Sequence[str] = (), rules: Rules | None = None, ceilings: str | Path | None = None) -> Choice:
+    """A checked choice: names of analyzers to run (all when empty), a user's rules, a run that measured ceilings.
 
     Raises:
-        UsageError: no analyzer has such a name, or it cannot be loaded; the rules are wrong (`overrides_of`).
+        InputError: the run of `ceilings` cannot be read.
+        UsageError: it measured none; no analyzer has such a name, or it cannot be loaded; the rules are wrong
+            (`overrides_of`).
     """
     overrides: tuple[Override, ...] = ()
     if rules is not None:
@@ -59,7 +73,20 @@ def choice_of(only: Sequence[str] = (), rules: Rules | None = None) -> Choice:
         overrides = overrides_of(rules)
     if only:
         _check(only, load_analyzers())
-    return Choice(only=frozenset(only), overrides=overrides)
+    measured = None if ceilings is None else _ceilings(Path(ceilings))
+    return Choice(only=frozenset(only), overrides=overrides, ceilings=measured)
+
+
+def _ceilings(path: Path) -> Ceilings:
+    manifest = read_manifest(path)
+    found = ceilings_of(manifest)
+    if found is None:
+        is_measured = manifest.data_origin == "measured"
+        what = f"is a run of {manifest.workload[:40]!r}" if is_measured else "is not measured"
+        raise UsageError(
+            f"{path.name} {what}: no measured ceilings in it", hint="`ascend-perf run micro --preset device` measures them"
+        )
+    return found
 
 
 def _check(only: Sequence[str], found: Found[Analyzer]) -> None:

@@ -15,6 +15,7 @@ from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.analyzers._utilisation import BOUND_MIN_RATIO, BOUNDS, Utilisation, utilisation_of, weighted_mean
 from ascend_perf.analyzers._work_classes import class_table, coverage
+from ascend_perf.device.ceilings import Ceilings, measured_ceilings
 from ascend_perf.device.roofline import intensity_flop_per_byte
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import Bools, Floats
@@ -31,6 +32,9 @@ OPERANDS_MIN_BYTES: Final = threshold("C-02", "min_operand_bytes")
 NO_PIPE_MIN_NS: Final = threshold("C-03", "min_kernel_ns")
 MEMORY_MIN_RATIO: Final = threshold("M-01", "min_rate_ratio")
 MEMORY_STEP_MIN_RATIO: Final = threshold("M-01", "min_share_ratio")
+
+_Roof = tuple[str, str, float, str, str]
+"""Name, kind, FLOP/s or bytes/s, basis, confidence."""
 
 NO_PEAK: Final = Words("peak not known for this device", "该设备的峰值未知")
 
@@ -183,19 +187,20 @@ def _roofline(time: KernelTime, use: Utilisation, groups: Groups) -> Iterator[Re
 
 
 def _roofs(time: KernelTime, use: Utilisation) -> Iterator[ResultTable]:
-    if use.spec is None:
-        return
     seen = set(use.dtype.compact().values) or {"fp16"}
-    roofs: list[tuple[str, str, float, str]] = []
-    for dtype, figure in use.spec.matrix_flops_per_s.items():
-        if figure.value is not None and (dtype in seen or (dtype == "tf32" and "fp32" in seen)):
-            roofs.append((f"{use.spec.name} {dtype}", "compute", figure.value, figure.confidence))
-    for dtype, figure in use.spec.vector_flops_per_s.items():
-        if figure.value is not None and dtype in {"fp32", *seen}:
-            roofs.append((f"{use.spec.name} vector {dtype}", "compute", figure.value, figure.confidence))
-    rate = use.spec.memory_bytes_per_s
-    if rate.value is not None:
-        roofs.append((f"{use.spec.name} memory", "bandwidth", rate.value, rate.confidence))
+    roofs = _peaks(use, seen) if use.spec is not None else []
+    measured, why = measured_ceilings(), None
+    if measured is not None and not measured.fits(time.trace.meta.device.name):
+        here = time.trace.meta.device.name
+        why = Words(
+            f"The measured ceilings are those of {measured.device}, this is {here}: not drawn.",
+            f"实测上限来自 {measured.device}，本数据的设备是 {here}，未画出。",
+        )
+    elif measured is not None:
+        roofs += _reached(measured, seen, use.spec.name if use.spec is not None else measured.device)
+    if use.spec is not None and use.spec.memory_bytes_per_s.value is None:
+        unknown = Words("The memory rate of this device is not known.", "该设备的内存带宽未知。")
+        why = unknown if why is None else Words(f"{unknown.en} {why.en}", f"{unknown.zh}{why.zh}")
     if not roofs:
         return
     yield result_table(
@@ -206,13 +211,40 @@ def _roofs(time: KernelTime, use: Utilisation) -> Iterator[ResultTable]:
             Col("kind", "Kind", "类别", [roof[1] for roof in roofs]),
             # The unit depends on the row: FLOP/s of compute roofs, bytes/s of bandwidth roofs.
             Col("value", "FLOP/s or bytes/s", "FLOP/s 或字节/s", [roof[2] for roof in roofs]),
-            Col("basis", "Basis", "依据", [use.spec.basis] * len(roofs)),
-            Col("confidence", "Confidence", "可信度", [roof[3] for roof in roofs]),
+            Col("basis", "Basis", "依据", [roof[3] for roof in roofs]),
+            Col("confidence", "Confidence", "可信度", [roof[4] for roof in roofs]),
         ],
-        None
-        if rate.value is not None
-        else Words("The memory rate of this device is not known.", "该设备的内存带宽未知。"),
+        why,
     )
+
+
+def _peaks(use: Utilisation, seen: set[str]) -> list[_Roof]:
+    """Of the device table, for the dtypes that are used."""
+    assert use.spec is not None
+    name, basis, roofs = use.spec.name, use.spec.basis, list[_Roof]()
+    for dtype, figure in use.spec.matrix_flops_per_s.items():
+        if figure.value is not None and (dtype in seen or (dtype == "tf32" and "fp32" in seen)):
+            roofs.append((f"{name} {dtype}", "compute", figure.value, basis, figure.confidence))
+    for dtype, figure in use.spec.vector_flops_per_s.items():
+        if figure.value is not None and dtype in {"fp32", *seen}:
+            roofs.append((f"{name} vector {dtype}", "compute", figure.value, basis, figure.confidence))
+    rate = use.spec.memory_bytes_per_s
+    if rate.value is not None:
+        roofs.append((f"{name} memory", "bandwidth", rate.value, basis, rate.confidence))
+    return roofs
+
+
+def _reached(measured: Ceilings, seen: set[str], device: str | None) -> list[_Roof]:
+    """Of a run of `micro` on the same device, for the dtypes that are used."""
+    label = "measured" if device is None else f"{device} measured"
+    roofs: list[_Roof] = [
+        (f"{label} {dtype}", "compute", rate, "measured", "high")
+        for dtype, rate in measured.flops_per_s
+        if dtype in seen
+    ]
+    if measured.memory_bytes_per_s is not None:
+        roofs.append((f"{label} memory", "bandwidth", measured.memory_bytes_per_s, "measured", "high"))
+    return roofs
 
 
 def _operand_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judged]:

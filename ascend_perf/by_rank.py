@@ -16,7 +16,6 @@ import numpy as np
 
 from ascend_perf.analyzers._choice import Choice
 from ascend_perf.analyzers._steps import tells_steps
-from ascend_perf.analyzers._thresholds import overridden
 from ascend_perf.errors import InputError
 from ascend_perf.model.finding import Outcome
 from ascend_perf.model.once import sharing
@@ -205,7 +204,7 @@ def piece_of(trace: Trace, task: Task) -> Piece:
     if task.steps:
         trace = only_steps(trace, set(task.steps))
     parts = [part for part in _analyzers().parts.values() if task.choice.takes(part.name)]
-    with overridden(task.choice.overrides), sharing():
+    with task.choice.applied(), sharing():
         outcomes = tuple(part.run_on_trace(trace) for part in parts if part.scope == "rank")
     return Piece(
         trace=cut(trace, reads_of(parts)), steps=seen, outcomes=outcomes, summary=summary_of(trace, outcomes)

@@ -254,7 +254,7 @@ def _check_steps(wanted: Sequence[int], seen: Sequence[Sequence[int]]) -> None:
 
 def analyze(
     run: Run | str | Path, *, only: Sequence[str] = (), rules: Rules | None = None, lang: Lang = "en",
-    progress: Progress = _silent,
+    progress: Progress = _silent, ceilings: str | Path | None = None,
 ) -> Analysis:  # fmt: skip
     """The outcomes of all analyzers on a run (or on what lies at a path).
 
@@ -265,6 +265,7 @@ def analyze(
             `{"C-14": {"min_share_ratio": 0.08}}`. They hold for this call.
         lang: language of what the analysis shows of itself in a notebook, of its figures and its report.
         progress: told what is being done.
+        ceilings: a run directory of `micro`: the roofline shows what it measured beside the vendor's peaks.
 
     Raises:
         UsageError: no analyzer has a name of `only`, or `rules` are wrong.
@@ -272,20 +273,19 @@ def analyze(
     """
     from ascend_perf.analyzers._choice import choice_of
 
-    choice = choice_of(only, rules)
+    choice = choice_of(only, rules, ceilings)
     if not isinstance(run, Run):
         run = load(run, progress=progress)
     return replace(_analyze(run, choice, progress), lang=lang)
 
 
 def _analyze(run: Run, choice: Choice, progress: Progress) -> Analysis:
-    from ascend_perf.analyzers._thresholds import overridden
     from ascend_perf.plugins import load_analyzers
 
     parts = [part for name, part in load_analyzers().parts.items() if part.scope == "rank" and choice.takes(name)]
     rank_outcomes: dict[str, list[Outcome]] = {part.name: [] for part in parts}
     for index, trace in enumerate(run.traces):
-        with overridden(choice.overrides), sharing():
+        with choice.applied(), sharing():
             for part in parts:
                 progress(f"analyzing: {part.name}")
                 rank_outcomes[part.name].append(replace(part.run_on_trace(trace), trace_index=index))
@@ -297,12 +297,11 @@ def _analysis(
     summaries: tuple[RankSummary, ...] | None = None,
 ) -> Analysis:  # fmt: skip
     """The analysis of a run whose ranks are analyzed: the job analyzers, all findings, all metrics."""
-    from ascend_perf.analyzers._thresholds import overridden
     from ascend_perf.plugins import load_analyzers
 
     found = load_analyzers()
     outcomes: list[Outcome] = []
-    with overridden(choice.overrides):
+    with choice.applied():
         for name, part in found.parts.items():
             if not choice.takes(name):
                 outcomes.append(choice.left_out(part))
@@ -337,12 +336,13 @@ def analyze_paths(
     rules: Rules | None = None,
     progress: Progress = _silent,
     jobs: int | None = None,
+    ceilings: str | Path | None = None,
 ) -> Analysis:
     """The analysis of what lies at some paths, rank by rank: each is analyzed where it is read, and then cut down.
 
     The traces of `Analysis.run` hold what job analyzers read; to read another column of them is an error. The outcomes
-    are those of `analyze(select(load(paths)))`. `jobs` as in `load`; the processes analyze too. `only` and `rules` as
-    in `analyze`.
+    are those of `analyze(select(load(paths)))`. `jobs` as in `load`; the processes analyze too. `only`, `rules` and
+    `ceilings` as in `analyze`.
 
     Raises:
         UsageError: a rank or a step is not in the data; `only` or `rules` are wrong.
@@ -352,7 +352,7 @@ def analyze_paths(
     from ascend_perf.analyzers._choice import choice_of
     from ascend_perf.parsers._parallel import jobs_of
 
-    jobs, choice = jobs_of(jobs), choice_of(only, rules)
+    jobs, choice = jobs_of(jobs), choice_of(only, rules, ceilings)
     found = _found(paths)
     if len(found.units) < 2:
         return _analyze(select(_load(found, progress, jobs), ranks=ranks, steps=steps), choice, progress)
@@ -398,8 +398,10 @@ def report(
     progress: Progress = _silent,
     jobs: int | None = None,
     all_ranks: bool = False,
+    ceilings: str | Path | None = None,
 ) -> ReportResult:
-    """Load, analyze and write a report into the folder `out`. `jobs` as in `load`, `only` and `rules` as in `analyze`.
+    """Load, analyze and write a report into the folder `out`. `jobs` as in `load`; `only`, `rules` and `ceilings` as in
+    `analyze`.
 
     With `all_ranks` a page of each rank is written as well, `ranks/rank-00017.html`, linked with `report.html`.
 
@@ -427,10 +429,10 @@ def report(
     if taken and not force:
         raise UsageError(f"{taken[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
     analysis = (
-        analyze(select(paths, ranks=ranks, steps=steps), only=only, rules=rules, progress=progress)
+        analyze(select(paths, ranks=ranks, steps=steps), only=only, rules=rules, progress=progress, ceilings=ceilings)
         if isinstance(paths, Run)
         else analyze_paths(
-            paths, ranks=ranks, steps=steps, only=only, rules=rules, progress=progress, jobs=jobs
+            paths, ranks=ranks, steps=steps, only=only, rules=rules, progress=progress, jobs=jobs, ceilings=ceilings
         )
     )
     return ReportResult(

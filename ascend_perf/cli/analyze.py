@@ -33,6 +33,11 @@ from ascend_perf.units import counted
     help="YAML file with other thresholds, such as `C-14: {min_share_ratio: 0.08}` (see `ascend-perf explain C-14`).",
 )
 @click.option(
+    "--ceilings",
+    type=click.Path(path_type=Path),
+    help="Run directory of the workload `micro`: what this device reached, drawn in the roofline beside its peaks.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(min=1),
     help="Processes that read and analyze ranks; 1: one rank after the other. [default: ASCEND_PERF_JOBS, else as many "
@@ -49,6 +54,7 @@ def command(
     all_ranks: bool,
     only: tuple[str, ...],
     rules: Path | None,
+    ceilings: Path | None,
     jobs: int | None,
 ) -> None:
     """Find the bottlenecks in a profile and write a report.
@@ -74,6 +80,7 @@ def command(
             steps=steps,
             only=only,
             rules=rules,
+            ceilings=ceilings,
             progress=progress,
             jobs=jobs,
             all_ranks=all_ranks,

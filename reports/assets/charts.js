@@ -140,8 +140,9 @@
       const kind = AP.column(roofs, "kind");
       const value = AP.column(roofs, "value");
       const label = AP.column(roofs, "name");
+      const basis = AP.column(roofs, "basis");
       for (let row = 0; kind && value && row < roofs.rows; row++) {
-        if (value.get(row) > 0) lines.push({ kind: kind.key(row), value: value.get(row), label: label ? label.get(row) : "" });
+        if (value.get(row) > 0) lines.push({ kind: kind.key(row), value: value.get(row), label: label ? label.get(row) : "", look: basis && basis.key(row) === "measured" ? "roof measured" : "roof" });
       }
     }
     const flat = lines.filter(function (l) { return l.kind === "compute"; });
@@ -190,7 +191,7 @@
       root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.intensity")));
       flat.forEach(function (l) {
         const from = steep ? Math.max(Math.pow(10, range.x0), l.value / steep) : Math.pow(10, range.x0);
-        root.append(s("line", { class: "roof", x1: px(from), x2: width - m.r, y1: py(l.value), y2: py(l.value) }));
+        root.append(s("line", { class: l.look, x1: px(from), x2: width - m.r, y1: py(l.value), y2: py(l.value) }));
       });
       let free = 10;
       named.forEach(function (n) {
@@ -218,7 +219,7 @@
         };
         const place = [0.3, 0.45, 0.6, 0.15, 0.75, 0.02, 0.9].map(at).reduce(function (best, one) { return one.hit < best.hit ? one : best; });
         taken.push.apply(taken, place.points);
-        root.append(s("line", { class: "roof", x1: px(low), x2: px(high), y1: py(low * l.value), y2: py(high * l.value) }),
+        root.append(s("line", { class: l.look, x1: px(low), x2: px(high), y1: py(low * l.value), y2: py(high * l.value) }),
           s("text", { class: "roof-label", transform: "translate(" + place.x + " " + place.y + ") rotate(" + tilt + ")" }, text));
       });
       // Together the marks cover at most an eighth of the plot; one alone is never larger than 16 px.
