@@ -361,11 +361,13 @@ class HttpServer:
         batcher.drain()
         self._server.should_exit = True
         deadline = time.monotonic() + limit_s
-        batcher.run(lambda: not self._thread.is_alive() or time.monotonic() > deadline)
-        left = batcher.running + batcher.waiting
-        batcher.end()
-        self._thread.join(GRACE_S)
-        self._server.force_exit = True
-        self._thread.join(START_LIMIT_S)
-        self._socket.close()
+        try:
+            batcher.run(lambda: not self._thread.is_alive() or time.monotonic() > deadline)
+        finally:  # the model may have failed: clients are told all the same
+            left = batcher.running + batcher.waiting
+            batcher.end()
+            self._thread.join(GRACE_S)
+            self._server.force_exit = True
+            self._thread.join(START_LIMIT_S)
+            self._socket.close()
         return left

@@ -65,10 +65,16 @@ def command(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, arrived)
-    served = serve(
-        config.model, config.server, config.operators, place, seed, model_name=MODEL_NAME, host=host, port=port
-    )
-    click.echo(f"{MODEL_NAME} {preset} on {chosen.torch_name} in {served.dtype}: {served.server.url}")
-    served.batcher.run(lambda: bool(signals))
-    left = served.server.shut_down(config.server.drain_s)
+    try:
+        served = serve(
+            config.model, config.server, config.operators, place, seed, model_name=MODEL_NAME, host=host, port=port
+        )
+        click.echo(f"{MODEL_NAME} {preset} on {chosen.torch_name} in {served.dtype}: {served.server.url}")
+        served.batcher.run(lambda: bool(signals))
+        left = served.server.shut_down(config.server.drain_s)
+    except RuntimeError as error:
+        if "out of memory" not in str(error) and "not enough memory" not in str(error):
+            raise
+        hint = "choose a smaller preset, or smaller --set cache_tokens and --set prefill_tokens"
+        raise MachineError(str(error).splitlines()[0][:300], hint=hint) from error
     click.echo(f"ended; {left} requests were given up" if left else "ended; every request was answered")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -337,6 +338,25 @@ def test_settings_that_do_not_fit_are_refused(change: dict[str, Any], message: s
 def test_a_graph_asked_for_where_there_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="cpu has no graphs"):
         llm_generate.build(replace(SMALL, graph="on"), Place(), 0)
+
+
+def test_a_configuration_file_of_a_model_gives_the_shape(tmp_path: Any) -> None:
+    from ascend_perf.workloads._model_config import settings_of
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "vocab_size": 300,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": True, "hidden_act": "silu",
+    }))  # fmt: skip
+    chosen = ["batch=1", "prompt_tokens=4", "new_tokens=3", "dtype=fp32"]
+    settings = llm_generate.settings("tiny", chosen, between=settings_of(path))
+    program = llm_generate.build(settings.config, Place(), 0)
+    program.step()
+
+    # Embedding 300 x 32, once; q and out 2 x 32 x 32, k and v 2 x 32 x 16, MLP 3 x 32 x 48; three norms of 32, two of 8.
+    assert program.parameters == 9600 + 2048 + 1024 + 4608 + 96 + 16
+    assert program.memory_bytes()["weights"] == 4 * program.parameters
 
 
 def test_more_than_one_process_is_refused() -> None:

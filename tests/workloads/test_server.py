@@ -340,3 +340,33 @@ def test_a_taken_port_is_said() -> None:
 
     with serving() as one, pytest.raises(MachineError, match=f"cannot listen at 127.0.0.1 port {one.port}"):
         HttpServer(Service("m", 300), port=one.port)
+
+
+def test_a_model_that_fails_is_told_and_the_end_is_clean() -> None:
+    from ascend_perf.workloads._server import HttpServer, Service
+
+    class Broken:
+        def run(self, rows: object) -> list[tuple[int, float]]:
+            raise RuntimeError("no memory")
+
+    service = Service("m", 300)
+    batcher = service.batcher = Batcher(Broken(), LIMITS, service.deliver)
+    server = HttpServer(service)
+    server.start()
+    one = Running(batcher, server, int(server.url.rsplit(":", 1)[1]), threading.Event(), threading.Thread())
+    with one.send({"model": "m", "prompt": "a"}) as first, one.send({"model": "m", "prompt": "b"}) as second:
+        until(lambda: batcher.waiting == 2)
+        with pytest.raises(RuntimeError, match="no memory"):
+            server.shut_down(10)
+        for wire in (first, second):
+            answer = http.client.HTTPResponse(wire)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())["error"]["message"]) == (500, "the model failed")
+
+
+def test_what_is_no_http_is_refused(running: Running) -> None:
+    for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as wire:
+            wire.sendall(data + b"\r\n\r\n")
+            assert wire.recv(100).startswith(b"HTTP/1.1 400")
+    assert running.post({"model": "m", "prompt": "a", "max_tokens": 1})[0] == 200
