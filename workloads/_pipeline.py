@@ -9,7 +9,7 @@ of torch, and they leave the data-parallel wrappers of a stage to the caller.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,6 +33,26 @@ def channels(slots: int) -> list[Channel]:
     """
     wraps = (False, True) if slots > 1 else (False,)
     return [(direction, wrap) for wrap in wraps for direction in ("forward", "backward")]
+
+
+def connect(
+    peers: Sequence[int], rank: int, groups: Mapping[Channel, dist.ProcessGroup], device: str
+) -> None:
+    """Send one value over every way, one way after the other, all ranks together.
+
+    nccl and hccl make the connection of a pair at its first message, and wait for the other side. In a step the first
+    rank waits for a gradient before it sends the activations that lead to it: without this it would wait for ever.
+    """
+    last = len(peers) - 1
+    for (direction, wraps), group in groups.items():
+        step = 1 if direction == "forward" else -1
+        first, end = (0, last) if direction == "forward" else (last, 0)
+        value = torch.zeros(1, device=device)
+        receives, sends = (rank == first, rank == end) if wraps else (rank != first, rank != end)
+        if receives:
+            dist.recv(value, peers[(rank - step) % len(peers)], group=group)
+        if sends:
+            dist.send(value, peers[(rank + step) % len(peers)], group=group)
 
 
 Forward = Callable[[int, int, "Tensor | None"], Tensor]

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ascend_perf.workloads._layout import Axes, Axis, Layout
-from ascend_perf.workloads._pipeline import Channel, channels
+from ascend_perf.workloads._pipeline import Channel, channels, connect
 from ascend_perf.workloads._spec import Place
 
 
@@ -74,6 +74,7 @@ def make_groups(axes: Axes, layout: Layout, place: Place) -> Groups:
         groups.peers = next(row for row in rows if place.rank in row)
         for channel in channels(layout.pipeline_stages_per_rank):
             groups.channels[channel] = _new_group(rows, place.rank)
+        connect(groups.peers, groups.place[0], groups.channels, place.device)
     return groups
 
 

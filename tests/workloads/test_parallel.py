@@ -24,6 +24,7 @@ FEW_BYTES = 64
 """Kept by single operators: factors of the loss."""
 TRAINING = Training(tokens=16, batch=4, accumulate=2, dtype="fp32")
 FULL, SELECTIVE = replace(TRAINING, recompute="full"), replace(TRAINING, recompute="selective")
+SHARED = replace(TRAINING, distributed_optimizer=True)
 PLAIN = Case(layout=Layout(), shape=SHAPE, training=TRAINING)
 
 
@@ -38,7 +39,7 @@ def cases_of(world: int) -> dict[str, Case]:
     cases |= {f"{name}-packed": replace(PLAIN, layout=layouts[name], packed=True) for name in chosen}
     if world == 2:
         cases["cp2-selective"] = replace(PLAIN, layout=layouts["cp2"], training=SELECTIVE)
-        cases["dp2-zero"] = replace(PLAIN, layout=layouts["dp2"], training=replace(TRAINING, distributed_optimizer=True))
+        cases["dp2-zero"] = replace(PLAIN, layout=layouts["dp2"], training=SHARED)
         cases["tp2-full"] = replace(PLAIN, layout=layouts["tp2"], training=FULL)
         tied = replace(SHAPE, tied=True, qk_norm=False, qkv_bias=False, kv_heads=2, layers=1)
         cases |= {f"{name}-tied": replace(PLAIN, layout=layouts[name], shape=tied) for name in ("dp2-fsdp", "tp2")}
