@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,8 @@ class ModelConfig:
     shape: ModelShape | EncoderShape
     notes: tuple[Words, ...]
     """What the file asks for and the shape leaves out."""
+    routing: Mapping[str, Value] = field(default_factory=dict)
+    """How the router of experts chooses and weighs, by the settings of `_routing.Routing`; empty for others."""
     raw: Mapping[str, Any] = field(repr=False)
     """The file as it was read."""
     used: frozenset[str] = field(repr=False)
@@ -55,6 +57,10 @@ class ModelConfig:
     def values(self) -> dict[str, Value]:
         """All settings of the shape by name: also those at their default, so that nothing of a preset stays."""
         return values_of(self.shape)
+
+    def settings_for(self, known: Container[str]) -> dict[str, Value]:
+        """The same, with those of the router that a workload has, by the names of its settings."""
+        return {**self.values, **{name: value for name, value in self.routing.items() if name in known}}
 
 
 def settings_of(path: Path) -> dict[str, Value]:
@@ -93,7 +99,8 @@ def parse_config(raw: Mapping[str, Any], name: str = "config.json") -> ModelConf
         raise _unsupported(name, model_type, raw)
     shape = _READERS[model_type](keys)
     return ModelConfig(
-        model_type=model_type, shape=shape, notes=tuple(keys.notes), raw=raw, used=frozenset(keys.used)
+        model_type=model_type, shape=shape, notes=tuple(keys.notes), routing=keys.routing, raw=raw,
+        used=frozenset(keys.used),
     )  # fmt: skip
 
 
@@ -141,6 +148,7 @@ class _Keys:
         self.raw, self.name = raw, name
         self.used: set[str] = set()
         self.notes: list[Words] = []
+        self.routing: dict[str, Value] = {}
 
     def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = _MOST) -> int:
         """A whole number. No default: it must be there."""
@@ -299,6 +307,7 @@ def _qwen3(keys: _Keys) -> ModelShape:
 
 
 def _mixtral(keys: _Keys) -> ModelShape:
+    keys.routing = {"score": "softmax", "normalise": True}
     return _decoder(
         keys, key_heads=8, experts=keys.number("num_local_experts"),
         experts_per_token=keys.number("num_experts_per_tok"), expert_hidden=keys.number("intermediate_size"),
@@ -329,6 +338,7 @@ def _qwen_experts(keys: _Keys) -> dict[str, Any]:
     keys.used.add("mlp_only_layers")
     if dense != list(range(len(dense) if isinstance(dense, list) else 0)):
         raise keys.refuse(f"mlp_only_layers {_shown(dense)} are not the first layers")
+    keys.routing = {"score": "softmax", "normalise": keys.truth("norm_topk_prob")}
     return {
         "experts": keys.number("num_experts"), "experts_per_token": keys.number("num_experts_per_tok"),
         "expert_hidden": keys.number("moe_intermediate_size"), "dense_layers": len(dense),
@@ -347,6 +357,7 @@ def _deepseek(keys: _Keys) -> ModelShape:
             "expert_hidden": keys.number("moe_intermediate_size"),
             "dense_layers": keys.number("first_k_dense_replace", 0, least=0),
         }
+        keys.routing = _deepseek_routing(keys)
     latent = {
         "q_rank": keys.optional("q_lora_rank"), "kv_rank": keys.number("kv_lora_rank"),
         "nope_width": keys.number("qk_nope_head_dim"), "rope_width": keys.number("qk_rope_head_dim"),
@@ -354,6 +365,19 @@ def _deepseek(keys: _Keys) -> ModelShape:
     }  # fmt: skip
     keys.optional("head_dim")  # transformers writes the width of the rotary part, which stands in qk_rope_head_dim
     return _decoder(keys, key_heads=0, attention="mla", head_width=None, **latent, **experts)
+
+
+def _deepseek_routing(keys: _Keys) -> dict[str, Value]:
+    is_third = keys.raw.get("model_type") == "deepseek_v3"
+    score = keys.raw.get("scoring_func", "sigmoid" if is_third else "softmax")
+    keys.used.add("scoring_func")
+    if score not in ("softmax", "sigmoid"):
+        raise InputError(f"{keys.name}: scoring_func must be softmax or sigmoid, got {_shown(score)}")
+    return {
+        "score": score, "normalise": keys.truth("norm_topk_prob", is_third),
+        "weight_scale": keys.real("routed_scaling_factor", 1.0),
+        "expert_groups": keys.number("n_group", 1), "expert_groups_kept": keys.number("topk_group", 1),
+    }  # fmt: skip
 
 
 # Encoders

@@ -344,10 +344,8 @@ def _hidden_bytes(held: Held) -> int:
 
 def _weight_copies(shape: ModelShape, layer: int) -> int:
     """Values of a layer's matrices, of which autocast keeps a copy in the type of the products."""
-    if shape.attention == "mla":
-        norms = _attention_vectors(shape)
-    else:
-        norms = 2 * shape.key_width if shape.qk_norm else 0
+    norms = 2 * shape.key_width if shape.qk_norm and shape.attention == "gqa" else 0
+    norms += _attention_vectors(shape) if shape.attention == "mla" else 0
     return _attention_matrices(shape) + mlp_parameters(shape, layer) + norms
 
 

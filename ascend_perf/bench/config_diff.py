@@ -86,7 +86,7 @@ class SettingDifference:
     b: Value
     effects: Mapping[str, float] | None
     """Change of each main figure of A when this setting alone is taken from B; empty: none changes. None: A does not
-    work with it alone, or the two are of different workloads."""
+    work with it alone, or only one of the two has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,15 +201,28 @@ def _job(source: _Source, other: _Source, overrides: Sequence[str]) -> tuple[Wor
         preset = source.preset if source.preset in presets else next(iter(presets))
         return source.workload, source.workload.settings(preset, overrides, between=source.values)
     assert source.config is not None
-    values = source.config.values
-    own = "bert-clue" if isinstance(source.config.shape, EncoderShape) else "llm-pretrain"
-    if other.workload is not None and values.keys() <= other.workload.fields().keys():
+    own = _own_workload(source.config.shape)
+    if other.workload is not None:
         workload, job = _job(other, source, overrides)
-        return workload, workload.settings(_first(workload), overrides, between={**job.as_dict(), **values})
+        if own != workload.name and "llm-pretrain" in (own, workload.name):
+            # The two that train decoders share all settings but those of the router.
+            workload = find_workload(own)
+        known = workload.fields()
+        values = source.config.settings_for(known)
+        if source.config.values.keys() <= known.keys():
+            shared = {key: value for key, value in job.as_dict().items() if key in known}
+            return workload, workload.settings(_first(workload), overrides, between={**shared, **values})
     workload = find_workload(own)
     known = workload.fields()
+    values = source.config.settings_for(known)
     job_values = {} if own == "bert-clue" else {key: value for key, value in DECODER_JOB.items() if key in known}
     return workload, workload.settings(_first(workload), overrides, between={**job_values, **values})
+
+
+def _own_workload(shape: ModelShape | EncoderShape) -> str:
+    if isinstance(shape, EncoderShape):
+        return "bert-clue"
+    return "moe-pretrain" if shape.moe_layers else "llm-pretrain"
 
 
 def _first(workload: Workload) -> str:
@@ -322,7 +335,7 @@ def _setting_differences(a: Side, b: Side) -> list[SettingDifference]:
         both = name in mine and name in theirs
         if name in plan or (both and mine[name] == theirs[name]):
             continue
-        effects = _effects(a, name, theirs[name]) if both and a.workload.name == b.workload.name else None
+        effects = _effects(a, name, theirs[name]) if both else None
         found.append(SettingDifference(name=name, a=mine.get(name), b=theirs.get(name), effects=effects))
     return found
 

@@ -141,7 +141,7 @@ class _Attempt:
         between = None
         if request.model_config is not None:
             model = read_config(request.model_config)
-            between = model.values
+            between = model.settings_for(self._workload.fields())
             if missing := between.keys() - self._workload.fields().keys():
                 raise UsageError(
                     f"--model-config describes a {model.model_type}, {self._workload.name} has no {min(missing)}",

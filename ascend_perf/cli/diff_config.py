@@ -58,7 +58,7 @@ def command(
     """Compare A and B: config.json files of Hugging Face models, presets, or run directories.
 
     Figures come from formulas; nothing is run. A model without a job takes that of the other side; two models are
-    compared as jobs of llm-pretrain with 4096 tokens, one row, bf16.
+    compared as jobs of llm-pretrain (moe-pretrain with experts) with 4096 tokens, one row, bf16.
 
     \b
     ascend-perf diff-config llama/config.json qwen/config.json --tokens 8192

@@ -122,10 +122,29 @@ def test_encoders(tmp_path: Path) -> None:
     assert difference.a.figures["model_flops_per_step"] == 3 * 2 * difference.a.figures["forward_flops"]
 
 
-def test_different_workloads_share_no_job() -> None:
+def test_settings_of_one_workload_only_have_no_effect_alone() -> None:
     difference = compare("llm-pretrain:tiny", "resnet50-infer:tiny")
-    assert all(one.effects is None for one in difference.settings)
-    assert {"layers", "image_width_px"} <= {one.name for one in difference.settings}
+    found = {one.name: one for one in difference.settings}
+    assert (found["layers"].b, found["image_width_px"].a) == (None, None)
+    assert found["layers"].effects is found["image_width_px"].effects is None
+
+
+def test_a_model_with_experts_is_trained_by_the_workload_for_them(tmp_path: Path) -> None:
+    """It takes the job of the other side; the settings that both workloads have are followed one by one."""
+    raw = {
+        **SMALL, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    difference = compare("llm-pretrain:tiny", str(tmp_path), overrides=["tokens=64"])
+    assert difference.b.workload.name == "moe-pretrain"
+    assert difference.b.settings.as_dict()["normalise"] is True
+    assert difference.b.figures["active_parameters"] < difference.b.figures["parameters"]
+    layers = next(one for one in difference.settings if one.name == "layers")
+    assert layers.effects is not None and layers.effects["parameters"] < 0
+    lone = compare(str(tmp_path), str(tmp_path))
+    assert lone.a.workload.name == "moe-pretrain"
+    assert lone.settings == ()
 
 
 def run_directory(folder: Path, name: str, *overrides: str, world_size: int = 1) -> str:

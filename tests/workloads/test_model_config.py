@@ -102,6 +102,24 @@ def test_published_models(raw: dict[str, Any], published: int) -> None:
     assert parameter_count(shape) == published
 
 
+def test_how_the_router_chooses() -> None:
+    known = find_workload("moe-pretrain").fields()
+    grouped = DEEPSEEK_V3 | {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True}
+    chosen = parse_config(grouped).settings_for(known)
+    names = ("score", "normalise", "weight_scale", "expert_groups", "expert_groups_kept")
+    assert [chosen[name] for name in names] == ["sigmoid", True, 2.5, 8, 4]
+    settings = find_workload("moe-pretrain").settings("tiny", between=chosen).as_dict()
+    assert (settings["experts"], settings["expert_groups"]) == (256, 8)
+    lite = parse_config(DEEPSEEK_V2_LITE).settings_for(known)
+    assert [lite[name] for name in names] == ["softmax", False, 1.0, 1, 1]
+    assert parse_config(QWEN1_5_MOE).routing == {"score": "softmax", "normalise": False}
+    assert parse_config(MIXTRAL_8X7B).routing == {"score": "softmax", "normalise": True}
+    dense = find_workload("llm-pretrain").fields()
+    assert parse_config(grouped).settings_for(dense) == parse_config(grouped).values
+    with pytest.raises(InputError, match="scoring_func must be softmax or sigmoid, got 'tanh'"):
+        parse_config(DEEPSEEK_V3 | {"scoring_func": "tanh"})
+
+
 def test_bert_is_an_encoder() -> None:
     config = parse_config(BERT_BASE)
     assert isinstance(config.shape, EncoderShape)
