@@ -10,7 +10,7 @@ A saved state is read by pickle: load your own only.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +128,7 @@ def load(trainer: Trainer, folder: Path) -> None:
         torch.set_rng_state(random)
 
 
-def load_weights(named: dict[str, nn.Parameter], cuts: dict[str, Cut], folder: Path) -> None:
+def load_weights(named: Mapping[str, nn.Parameter], cuts: Mapping[str, Cut], folder: Path) -> None:
     """Fill weights from a state, by name: what it holds besides is left alone.
 
     Raises:
@@ -186,7 +186,7 @@ def _moments(trainer: Trainer, *, make: bool) -> dict[str, Piece]:
     return made
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
 def _put_moments(trainer: Trainer, state: dict[str, Piece]) -> None:
     """Give the optimizer what was loaded, by its own way of taking a state."""
     names = {id(weight): name for name, weight in trainer.owned.items()}

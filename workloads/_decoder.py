@@ -296,7 +296,7 @@ def materialise(
         buffer.zero_()
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
 def initialise(weight: Tensor, name: str, seed: int, cut: Cut | None = None) -> None:
     """Fill a weight, or this rank's part of it, with the values that belong to the seed and the name."""
     local, offsets = local_part(weight)
@@ -310,7 +310,8 @@ def initialise(weight: Tensor, name: str, seed: int, cut: Cut | None = None) -> 
             offsets[cut.axis] += cut.index * size[cut.axis]
             size[cut.axis] *= cut.count
         spans = [slice(start, start + length) for start, length in zip(offsets, local.shape, strict=True)]
-        local.copy_(_drawn(name, seed, size, spans[0])[(slice(None), *spans[1:])])
+        rows, spans[0] = spans[0], slice(None)
+        local.copy_(_drawn(name, seed, size, rows)[tuple(spans)])
 
 
 def local_part(weight: Tensor) -> tuple[Tensor, list[int]]:
@@ -319,7 +320,7 @@ def local_part(weight: Tensor) -> tuple[Tensor, list[int]]:
     if chunks is None:
         return weight, [0] * weight.dim()
     parts = chunks()
-    local = weight.to_local()  # type: ignore[attr-defined]  # a DTensor
+    local = weight.to_local()
     return local, list(parts[0].offsets) if parts else [0] * weight.dim()
 
 

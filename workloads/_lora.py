@@ -41,7 +41,7 @@ class LoraLinear(nn.Module):  # type: ignore[misc]  # torch is not type-checked 
         narrow = F.linear(x, self.lora_a.to(x.dtype))
         return F.linear(x, self.weight, self.bias) + self.scale * F.linear(narrow, self.lora_b.to(narrow.dtype))
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def merged(self) -> Tensor:
         """The one matrix, in fp32, that does the same."""
         return self.weight.float() + self.scale * self.lora_b @ self.lora_a
@@ -63,7 +63,7 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
     return ((name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraLinear))
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
 def merge(model: nn.Module) -> None:
     """Add each correction to its frozen matrix and remove it: the model computes the same with plain layers."""
     for name, layer in list(lora_layers(model)):

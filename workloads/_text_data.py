@@ -8,6 +8,7 @@ Nothing here imports torch before a batch is made.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ class FileTokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            import tokenizers
+            tokenizers = importlib.import_module("tokenizers")
         except ImportError as error:
             raise MachineError(
                 "a tokenizer.json needs the package tokenizers, which is not installed",
@@ -163,7 +164,7 @@ def synthetic_corpus(vocabulary: int, seed: int, tokens: int = SYNTHETIC_TOKENS,
     now = drawn((chains,))
     for place in range(length):
         chance = random.random(chains)
-        which = np.searchsorted((0.5, 0.75, 0.9), chance)  # type: ignore[arg-type]  # a tuple is array-like
+        which = np.searchsorted((0.5, 0.75, 0.9), chance)
         follow = successors[now, np.minimum(which, 3)]
         now = np.where(random.random(chains) < 0.1, drawn((chains,)), follow)
         now = np.where(random.random(chains) < 1 / mean_document, 0, now).astype(np.int32)

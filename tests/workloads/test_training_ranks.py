@@ -46,12 +46,13 @@ def train(jobs: list[tuple[Config, int, Path | None, Path | None]]) -> list[dict
     return results
 
 
+@pytest.mark.slow
 def test_two_ranks_share_the_optimizer_skip_together_and_pass_states_between_layouts(tmp_path: Path) -> None:
     zero = replace(TWO, training=replace(TWO.training, distributed_optimizer=True))
     packed = replace(zero, text=Text(rows="packed", mean_document=9))
     tensor = replace(ONE, layout=Layout(tensor_ranks=2))
     fsdp = replace(TWO, layout=Layout(data_parallel="fsdp"))
-    fp16 = replace(TWO, training=replace(TWO.training, dtype="fp16", loss_scale=2.0**30))
+    fp16 = replace(TWO, training=replace(TWO.training, dtype="fp16", loss_scale=2.0**24))
     (whole, straight, text) = train([(ONE, 3, None, tmp_path / "one"), (ONE, 6, None, None),
                                      (replace(ONE, text=packed.text), 3, None, None)])  # fmt: skip
     ranks = run_ranks(train, 2, [
@@ -73,8 +74,8 @@ def test_two_ranks_share_the_optimizer_skip_together_and_pass_states_between_lay
     # Both ranks skip the steps that overflow, until the scale fits, and then learn.
     first, second = (rank[-1] for rank in ranks)
     assert first["loss_scale"] == second["loss_scale"]
-    assert first["loss_scale"][:3] == [2.0**30, 2.0**29, 2.0**28]
-    assert first["loss_scale"][-1] == first["loss_scale"][-2] < 2.0**25
+    assert first["loss_scale"][:3] == [2.0**24, 2.0**23, 2.0**22]
+    assert first["loss_scale"][-1] == first["loss_scale"][-2] < 2.0**20
     assert first["loss"] == second["loss"]
     # Each moment lies on one of the two ranks, and so does the step count of each of the 21 weights.
     memory = [rank[0]["memory"] for rank in ranks]
@@ -84,7 +85,7 @@ def test_two_ranks_share_the_optimizer_skip_together_and_pass_states_between_lay
 
 
 def test_whole_weights_go_to_the_rank_that_has_least() -> None:
-    from ascend_perf.workloads._distributed_optimizer import owners
+    from ascend_perf.workloads._rank_weights import owners
 
     # 7 to rank 0, 5 to rank 1, 4 to rank 1 (5 < 7), 3 to rank 0 (7 < 9), 1 to rank 1 (9 < 10).
     assert owners([3, 7, 4, 1, 5], 2) == [0, 0, 1, 1, 1]
