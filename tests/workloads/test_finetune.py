@@ -44,7 +44,7 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
 @cache
 def plain(name: str) -> Sequence[float]:
     """Losses of four steps, with which others are compared."""
-    return losses(*((full.full_finetune, FULL) if name == "full" else (lora.lora_finetune, LORA)), 4)
+    return losses(full.full_finetune, FULL, 4) if name == "full" else losses(lora.lora_finetune, LORA, 4)
 
 
 def losses(workload: Workload, config: object, steps: int, place: Place | None = None) -> Sequence[float]:
