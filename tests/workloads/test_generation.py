@@ -354,7 +354,7 @@ def test_a_configuration_file_of_a_model_gives_the_shape(tmp_path: Any) -> None:
     program = llm_generate.build(settings.config, Place(), 0)
     program.step()
 
-    # Embedding 300 x 32, once; q and out 2 x 32 x 32, k and v 2 x 32 x 16, MLP 3 x 32 x 48; three norms of 32, two of 8.
+    # Embedding 300 x 32, once; q and out 2 x 32 x 32, k and v 2 x 32 x 16, MLP 3 x 32 x 48; norms 3 x 32 and 2 x 8.
     assert program.parameters == 9600 + 2048 + 1024 + 4608 + 96 + 16
     assert program.memory_bytes()["weights"] == 4 * program.parameters
 
