@@ -189,6 +189,8 @@ class Workload:
     predict: Callable[[object, int], Prediction] | None = None
     """What formulas say of a run of `world_size` processes; imports no torch. Raises ValueError, with the valid
     choices, when the configuration does not fit that many. None: the workload runs in one process only."""
+    min_ranks: int = 1
+    """Processes that it needs at least; what a run has where the user says nothing."""
 
     def presets(self) -> dict[str, Preset]:
         """Presets by name, in the order of the file.
@@ -280,6 +282,7 @@ def workload(
     config: type[_C],
     needs: Sequence[str] = (),
     predict: Callable[[_C, int], Prediction] | None = None,
+    min_ranks: int = 1,
 ) -> Callable[[Callable[[_C, Place, int], Program]], Workload]:
     """Turn `build(config, place, seed)` into a `Workload`; presets lie in configs/<name>.yaml beside its module."""
 
@@ -299,7 +302,7 @@ def workload(
         path = Path(inspect.getfile(function)).parent / "configs" / f"{name}.yaml"
         return Workload(
             name=name, about=about, config=config, build=build, presets_path=path, needs=tuple(needs),
-            predict=None if predict is None else predicted,
+            predict=None if predict is None else predicted, min_ranks=min_ranks,
         )  # fmt: skip
 
     return wrap

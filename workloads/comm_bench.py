@@ -193,6 +193,7 @@ def rows_of(times_ns: Mapping[tuple[str, int], Sequence[int]], ranks: int) -> li
     ),
     config=Config,
     predict=predict,
+    min_ranks=2,
 )
 def comm_bench(config: Config, place: Place, seed: int) -> Program:
     """One pass over all collectives and sizes; the seed changes nothing."""

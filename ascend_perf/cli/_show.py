@@ -166,7 +166,9 @@ def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
     mfu = f"MFU {shown('mfu')}" if "mfu" in values else words["no_peak"]
     if "hfu" in values and values["hfu"].value != values["mfu"].value:
         mfu = f"{mfu}, HFU {shown('hfu')}"
-    lines.append(words["model"].format(shown("model_flops_per_s"), manifest.device_facts.get("dtype"), mfu))
+    work = values.get("model_flops_per_step")
+    if work is None or work.value != 0:  # collectives compute nothing
+        lines.append(words["model"].format(shown("model_flops_per_s"), manifest.device_facts.get("dtype"), mfu))
     if "peak_device_memory" in values:
         lines.append(words["device_memory"].format(shown("peak_device_memory")))
     lines.append(words["host_memory"].format(shown("peak_rss")))

@@ -22,7 +22,9 @@ from ascend_perf.errors import UsageError
     show_default=True,
     help="auto takes the first that is there of npu, cuda, cpu.",
 )
-@click.option("--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes on this machine.")
+@click.option(
+    "--nproc", type=click.IntRange(min=1), help="Processes on this machine.  [default: 1; comm-bench: 2]"
+)
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines of the job.")
 @click.option("--node-rank", type=click.IntRange(min=0), default=0, show_default=True, help="Number of this machine.")
 @click.option("--master-addr", default="127.0.0.1", show_default=True, help="Address of machine 0, of several.")
@@ -67,7 +69,7 @@ def command(
     preset: str,
     overrides: tuple[str, ...],
     device: str,
-    nproc: int,
+    nproc: int | None,
     nnodes: int,
     node_rank: int,
     master_addr: str,
@@ -96,13 +98,15 @@ def command(
     ascend-perf run llm-pretrain --nproc 2 --set tensor_ranks=2
     """
     from ascend_perf.bench.launch import Ranks, Request, launch
+    from ascend_perf.workloads._spec import find_workload
 
     chosen_formats = _show.formats_of(formats)
     if node_rank >= nnodes:
         raise UsageError(f"--node-rank {node_rank} of --nnodes {nnodes}", hint="machines are numbered from 0")
     ranks = Ranks(
-        per_node=nproc, nodes=nnodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port
-    )
+        per_node=find_workload(workload).min_ranks if nproc is None else nproc,
+        nodes=nnodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
+    )  # fmt: skip
     request = Request(
         workload=workload, preset=preset, overrides=overrides, device=device, with_stack=with_stack, ranks=ranks,
         data=data, model_config=model_config, save_checkpoint=save_checkpoint, resume=resume, variables=variables,

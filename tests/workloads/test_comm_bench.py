@@ -119,3 +119,7 @@ def test_a_rank_that_sends_something_else_is_counted() -> None:
 
     # Its half of 16, 64 and 256 elements is wrong on both ranks, in 2 calls of 2 steps: 168 x 2 x 4.
     assert [wrong for wrong, _ in seen] == [1344.0, 1344.0]
+
+
+def test_without_a_number_it_runs_in_the_two_processes_that_it_needs() -> None:
+    assert comm_bench.min_ranks == 2
