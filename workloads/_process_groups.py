@@ -56,33 +56,34 @@ def make_groups(axes: Axes, layout: Layout, place: Place) -> Groups:
         if getattr(axes, name) > 1:
             groups.by_axis[name] = mesh[name].get_group()
     if axes.data > 1 and axes.context > 1:
-        groups.by_axis["replica"] = _new_group(axes.groups("replica"), place.rank)
+        groups.by_axis["replica"] = _new_group(axes.groups("replica"), place.rank, "dp_cp")
     elif axes.replicas > 1:
         groups.by_axis["replica"] = groups.by_axis["data" if axes.data > 1 else "context"]
     if axes.expert > 1:
-        groups.by_axis["expert"] = _new_group(axes.groups("expert"), place.rank)
+        groups.by_axis["expert"] = _new_group(axes.groups("expert"), place.rank, "ep")
         if axes.replicas > axes.expert:
-            groups.by_axis["expert replica"] = _new_group(axes.groups("expert replica"), place.rank)
+            groups.by_axis["expert replica"] = _new_group(axes.groups("expert replica"), place.rank, "expert_dp")
     if layout.data_parallel == "fsdp" and axes.replicas > 1:
         groups.meshes["replica"] = DeviceMesh.from_group(groups.by_axis["replica"], place.kind)
         if axes.expert > 1:
             # FSDP2 takes experts that no other rank holds as sharded over one rank.
-            group = groups.by_axis.get("expert replica") or _new_group(axes.groups("expert replica"), place.rank)
+            group = groups.by_axis.get("expert replica")
+            group = group or _new_group(axes.groups("expert replica"), place.rank, "expert_dp")
             groups.meshes["expert replica"] = DeviceMesh.from_group(group, place.kind)
     if axes.pipeline > 1:
         rows = axes.groups("pipeline")
         groups.peers = next(row for row in rows if place.rank in row)
         for channel in channels(layout.pipeline_stages_per_rank):
-            groups.channels[channel] = _new_group(rows, place.rank)
+            groups.channels[channel] = _new_group(rows, place.rank, "pp")
         connect(groups.peers, groups.place[0], groups.channels, place.device)
     return groups
 
 
-def _new_group(rows: Iterable[list[int]], rank: int) -> dist.ProcessGroup:
-    """A group for each list of ranks, made by all ranks in the same order; this rank's."""
+def _new_group(rows: Iterable[list[int]], rank: int, label: str) -> dist.ProcessGroup:
+    """A group for each list of ranks, made by all ranks in the same order; this rank's. Traces carry the label."""
     mine: dist.ProcessGroup | None = None
     for row in rows:
-        group = dist.new_group(row)
+        group = dist.new_group(row, group_desc=label)
         if rank in row:
             mine = group
     assert mine is not None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ascend_perf.workloads._layout import Axes, Layout, check, stages_of
 from ascend_perf.workloads._model_shape import ModelShape
+from ascend_perf.workloads._rank_weights import owners
 
 SHAPE = ModelShape(layers=4, width=64, heads=8, kv_heads=4, hidden=96, vocabulary=120)
 EXPERTS = replace(SHAPE, experts=6, experts_per_token=2)
@@ -164,6 +165,18 @@ def test_stages_hold_every_layer_once_and_differ_by_at_most_one(layers: int, ran
     assert [layer for stage in stages for layer in stage] == list(range(layers))
     assert len(stages) == ranks * each
     assert max(map(len, stages)) - min(map(len, stages)) <= 1
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 6))
+def test_the_distributed_optimizer_gives_each_weight_to_the_rank_with_least(sizes: list[int], ranks: int) -> None:
+    load = [0] * ranks
+    expected = [-1] * len(sizes)
+    for size, place in sorted(((size, -place) for place, size in enumerate(sizes)), reverse=True):
+        least = load.index(min(load))
+        expected[-place] = least
+        load[least] += size
+
+    assert owners(sizes, ranks) == expected
 
 
 def test_every_setting_of_a_layout_has_a_row_in_the_documentation() -> None:
