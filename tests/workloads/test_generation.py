@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -376,31 +378,50 @@ def test_presets_have_the_published_sizes() -> None:
         assert parameter_count(config.model) == size
 
 
-@torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
-def test_a_graph_replays_the_step_that_was_captured() -> None:
-    """With a stand-in for the device's graph that runs the captured step again, results are those of eager steps."""
+@pytest.mark.parametrize("graph_class", ["CUDAGraph", "NPUGraph"])
+def test_a_captured_step_is_replayed_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, graph_class: str
+) -> None:
+    """A stand-in for the device's streams and graphs: capturing runs the step, replaying runs it again."""
     from ascend_perf.workloads import _generation
 
-    model, prompt_BP = decoder(DENSE), random_prompts(3, 9)
-    eager = generation(model, "static")
-    captured = generation(model, "static")
-    replays = []
+    log: list[str] = []
+
+    class Stream:
+        def wait_stream(self, other: object) -> None:
+            log.append("wait")
 
     class Graph:
         def replay(self) -> None:
-            replays.append(1)
+            log.append("replay")
             captured._step()
 
-    # Capturing runs steps at column 0: what it leaves in the cache must not matter to the prefill after it.
-    for _ in range(_generation.WARMUP_CALLS):
-        captured._rewind()
-        captured._step()
-    captured._graph = Graph()
+    @contextlib.contextmanager
+    def within(what: object) -> Iterator[None]:
+        log.append(type(what).__name__)
+        yield
+
+    kind = {"CUDAGraph": "cuda", "NPUGraph": "npu"}[graph_class]
+    if kind == "npu":
+        monkeypatch.setattr(torch, "npu", types.SimpleNamespace(), raising=False)
+    for name, part in {"Stream": Stream, "current_stream": Stream, "stream": within, "graph": within}.items():
+        monkeypatch.setattr(getattr(torch, kind), name, part, raising=False)
+    monkeypatch.setattr(getattr(torch, kind), graph_class, Graph, raising=False)
+    model, prompt_BP = decoder(DENSE), random_prompts(3, 9)
+    eager = generation(model, "static")
+    captured = generation(model, "static")
+    captured.device = f"{kind}:0"
+    with torch.inference_mode():
+        captured._graph = captured._captured()
+    captured.device = "cpu"
+    log.append("captured")
     for one in (eager, captured):
         one.prefill(prompt_BP)
         one.decode()
 
-    assert len(replays) == 5
+    assert _generation.has_graphs(f"{kind}:0") and not _generation.has_graphs("cpu")
+    # Steps of warm-up on a stream of their own, then the capture, then one replay for each token after the first.
+    assert log == ["wait", "Stream", "wait", "Graph", "captured", *["replay"] * 5]
     assert captured.output_BN.tolist() == eager.output_BN.tolist()
 
 
