@@ -92,7 +92,7 @@ def _plain(values: Tensor) -> Piece:
 
 def save(trainer: Trainer, folder: Path) -> None:
     """Write the state, on all ranks together."""
-    state = _weights(trainer) | _moments(trainer, make=False)
+    state = _weights(trainer) | _buffers(trainer) | _moments(trainer, make=False)
     scale = trainer.scale
     numbers = [trainer.steps_done] + ([] if scale is None else [scale.value, scale.good, scale.skipped])
     state[PROGRESS] = _plain(torch.tensor(numbers, dtype=torch.float64))
@@ -114,7 +114,7 @@ def load(trainer: Trainer, folder: Path) -> None:
         raise InputError(f"{folder.name} holds weights, but no state of a training to go on from")
     scale = trainer.scale
     progress = torch.zeros(tuple(known[PROGRESS].size), dtype=torch.float64)
-    state = _weights(trainer) | _moments(trainer, make=True)
+    state = _weights(trainer) | _buffers(trainer) | _moments(trainer, make=True)
     state[PROGRESS] = _plain(progress)
     random, own = torch.get_rng_state(), f"random/{trainer.place.rank}"
     if own in known:
@@ -166,6 +166,15 @@ def _weights(trainer: Trainer) -> dict[str, Piece]:
     """Those that are trained: frozen ones come from where they came from at the start."""
     cuts = trainer.job.cuts
     return {f"weights/{name}": piece(weight, weight, cuts.get(name)) for name, weight in trainer.trained.items()}
+
+
+def _buffers(trainer: Trainer) -> dict[str, Piece]:
+    """What a model keeps beside weights, whole on every rank that has the layer: the bias that balances a router."""
+    kept: dict[str, Piece] = {}
+    for part in trainer.job.model:
+        lasting = part.state_dict().keys()
+        kept |= {f"buffers/{name}": _plain(values) for name, values in part.named_buffers() if name in lasting}
+    return kept
 
 
 def _moments(trainer: Trainer, *, make: bool) -> dict[str, Piece]:

@@ -77,11 +77,11 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]  # torch is not type-ch
         """Ranks that share out the experts, in order; set by `_parallel.share_out_experts`."""
         self.balance_weight = 0.0
         """Factor of this layer's auxiliary loss in the gradient; set by `_parallel` before each step."""
-        # Counts, not values: whatever type the weights get, these stay exact. In none of them is a weight.
+        # Counts, not values: whatever type the weights get, these stay exact. Only the bias belongs to a saved state.
         self.register_buffer("chosen_E", torch.zeros(shape.experts, dtype=torch.int64), persistent=False)
         self.register_buffer("numbers_3", torch.zeros(3, dtype=torch.int64), persistent=False)
         """Dropped pairs, sum over calls of the fullest expert's pairs, calls."""
-        self.register_buffer("bias_steps_E", torch.zeros(shape.experts, dtype=torch.int64), persistent=False)
+        self.register_buffer("bias_steps_E", torch.zeros(shape.experts, dtype=torch.int64))
         """The bias of each expert's score in units of `bias_rate`."""
         self.balance_sum: Tensor | None = None
 
@@ -161,7 +161,7 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]  # torch is not type-ch
         y_SW = torch.cat((y_ECW.reshape(-1, W), y_ECW.new_zeros(1, W)))
         return unpermute(y_SW, slot_R, weights_NK.to(y_SW.dtype))
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def record(self, counts_E: Tensor, slots: int, balance: Tensor | None) -> None:
         """Add the choices of one micro-batch, in which each expert took at most `slots` tokens (0: all)."""
         fullest = counts_E.max()
@@ -171,7 +171,7 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]  # torch is not type-ch
         if balance is not None:
             self.balance_sum = balance if self.balance_sum is None else self.balance_sum + balance
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def forget(self) -> None:
         """Begin counting again."""
         self.chosen_E.zero_()
