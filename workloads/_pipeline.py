@@ -75,7 +75,7 @@ class Pipeline:
     """Of the activations between stages: B x T x W."""
     dtype: torch.dtype
     device: torch.device
-    _sent: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
+    _sent: dict[Action, tuple[dist.Work, Tensor]] = field(default_factory=dict)
     _incoming: deque[tuple[Action, Tensor, dist.Work]] = field(default_factory=deque)
 
     def run(self, actions: Sequence[Action], forward: Forward, backward: Backward) -> None:
@@ -96,14 +96,14 @@ class Pipeline:
                 self._send(action, output.detach())
             else:
                 given, output = under_way.pop(key)
+                self._forget(Action("forward", *key))
                 left[action.slot] -= 1
                 backward(action.slot, action.micro, output, received, left[action.slot] == 0)
                 if given is not None:
                     assert given.grad is not None
                     self._send(action, given.grad)
-        for work, _ in self._sent:
-            work.wait()
-        self._sent.clear()
+        for action in list(self._sent):
+            self._forget(action)
 
     def stage(self, slot: int) -> int:
         """Number of a slot's stage in the whole model."""
@@ -145,4 +145,12 @@ class Pipeline:
         x_BTW = x_BTW.contiguous()
         work = dist.isend(x_BTW, self.peers[target], group=self.groups[action.kind, wraps])
         assert work is not None
-        self._sent.append((work, x_BTW))
+        for done in [other for other, (earlier, _) in self._sent.items() if earlier.is_completed()]:
+            self._forget(done)
+        self._sent[action] = work, x_BTW
+
+    def _forget(self, action: Action) -> None:
+        """Let go of what was sent. Activations whose gradient is here have arrived: this does not wait for them."""
+        if action in self._sent:
+            work, _ = self._sent.pop(action)
+            work.wait()
