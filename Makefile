@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types floors docs bench eval screenshots gallery browser clean
+.PHONY: help demo test slow check lint types floors docs bench eval screenshots gallery browser clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,11 +23,13 @@ help: ## Show this list
 demo: $(VENV)/.torch ## Train a tiny language model, profile it and print the path of the report
 	$(BIN)/ascend-perf run llm-pretrain --preset tiny -o runs/demo --force
 
-test: $(VENV)/.test browser ## Run all tests
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
-
-check: lint types floors $(VENV)/.test ## Lint, check types and floors, run the quick tests (what to run before a commit)
+test: $(VENV)/.test browser ## Run the tests, all but the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+
+slow: $(VENV)/.test browser ## Run the slow tests: jobs of four processes, long soaks, planted faults
+	$(BIN)/python -m pytest -n $(JOBS) -m slow $(ARGS)
+
+check: lint types floors test ## Lint, check types and floors, run the tests (what to run before a commit)
 
 lint: $(VENV)/.dev ## Check style (ruff)
 	$(BIN)/ruff check .
