@@ -180,7 +180,8 @@ def percentiles_of(latencies: Mapping[str, Sequence[int]]) -> tuple[tuple[Metric
     Each is given where the sample carries it, which is with at least one sample expected above it: p90 from 10 samples
     on, p95 from 20, p99 from 100.
     """
-    metrics, notes = [], []
+    metrics: list[Metric] = []
+    few: dict[int, list[str]] = {}
     for name, samples in latencies.items():
         if not samples:
             continue
@@ -190,7 +191,8 @@ def percentiles_of(latencies: Mapping[str, Sequence[int]]) -> tuple[tuple[Metric
                 metrics.append(Metric(name=f"{name}_p{percent}", value=value, unit="ns", better="lower"))
         metrics.append(Metric(name=f"{name}_mean", value=statistics.fmean(samples), unit="ns", better="lower"))
         if len(samples) < 100:
-            notes.append(f"{name}: {len(samples)} samples, too few for p99 (100)")
+            few.setdefault(len(samples), []).append(name)
+    notes = (f"{', '.join(names)}: {count} samples, too few for p99 (100)" for count, names in few.items())
     return tuple(metrics), tuple(notes)
 
 

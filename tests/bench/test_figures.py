@@ -118,6 +118,13 @@ def test_percentiles_are_given_where_the_sample_carries_them(count: int, names: 
     assert notes == (() if count >= 100 else (f"ttft: {count} samples, too few for p99 (100)",))
 
 
+def test_latencies_with_as_few_samples_share_a_note() -> None:
+    _, notes = percentiles_of({"prefill": [1, 2], "ttft": [1], "decode": [3, 4], "itl": [1] * 100})
+    assert notes == (
+        "prefill, decode: 2 samples, too few for p99 (100)", "ttft: 1 samples, too few for p99 (100)",
+    )  # fmt: skip
+
+
 def test_energy_is_over_the_measured_steps_by_hand() -> None:
     energy = Energy(joules=40.0, counted="2 cuda devices, without the host")
 
