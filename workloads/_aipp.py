@@ -57,11 +57,11 @@ class AippConfig:
             (self.load_start_pos_w, self.crop_size_w, self.src_image_size_w),
             (self.load_start_pos_h, self.crop_size_h, self.src_image_size_h),
         ):
-            if self.crop and not (0 <= start <= MAX_START_PX and 1 <= size and start + size <= source):
+            if self.crop and not (0 <= start <= MAX_START_PX and size >= 1 and start + size <= source):
                 raise ValueError(f"AIPP cannot cut {size} pixels from position {start} of {source}")
         if any(not 0 <= value <= 255 for value in self.mean_chn):
             raise ValueError(f"mean_chn must be 0 to 255, got {self.mean_chn}")
-        if not np.isfinite(np.float16((*self.min_chn, *self.var_reci_chn))).all():
+        if not np.isfinite(np.array((*self.min_chn, *self.var_reci_chn), np.float16)).all():
             raise ValueError("min_chn and var_reci_chn must be numbers of fp16")
 
     @property
@@ -109,7 +109,7 @@ class AippConfig:
             down = slice(self.load_start_pos_h, self.load_start_pos_h + self.crop_size_h)
             across = slice(self.load_start_pos_w, self.load_start_pos_w + self.crop_size_w)
             pixels_BHWC = pixels_BHWC[:, down, across]
-        mean, low, scale = (np.float16(value) for value in (self.mean_chn, self.min_chn, self.var_reci_chn))
+        mean, low, scale = (np.array(each, np.float16) for each in (self.mean_chn, self.min_chn, self.var_reci_chn))
         x_BHWC = (pixels_BHWC.astype(np.float16) - mean - low) * scale
         return np.ascontiguousarray(x_BHWC.transpose(0, 3, 1, 2))
 

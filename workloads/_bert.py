@@ -1,4 +1,4 @@
-"""BERT with a linear head in torch: learnt positions, layers normalised after each half, pooler over the first token."""
+"""BERT with a linear head in torch: learnt positions, layers normalised after each half, a pooled first token."""
 
 from __future__ import annotations
 

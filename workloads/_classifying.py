@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ def training_dtype(dtype: str, kind: str) -> Literal["fp32", "bf16", "fp16"]:
 
 
 def rate_factor(step: int, *, warmup: int, total: int, shape: Literal["cosine", "linear", "constant"]) -> float:
-    """Learning rate of a step (the first is 0) by its peak: linear up over `warmup` steps, then down to 0 at `total`."""
+    """Learning rate of a step (from 0) by its peak: linear up over `warmup` steps, then down to 0 at `total`."""
     if step < warmup:
         return (step + 1) / warmup
     if shape == "constant":
@@ -57,7 +58,9 @@ def on_all_ranks(model: nn.Module, place: Place) -> nn.Module:
 
     devices = None if place.kind == "cpu" else [torch.device(place.device)]
     # Running statistics are each rank's own: broadcasting them would add a collective to every forward.
-    return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # from torch 2.13
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, **{buffers: False})
 
 
 class Training:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,7 +62,7 @@ class ImageLoader:
     """An endless iterator over the batches of one rank.
 
     Workers are started by a fork server: forking this process itself would copy it with the threads of the device's
-    runtime. `close` ends them; when this process dies, they end within seconds by themselves.
+    runtime. `close` ends them; when this process dies, they end by themselves.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class ImageLoader:
         keys = _Keys(len(pictures.files), batch=batch, ranks=ranks, rank=rank, seed=seed, start=start)
         more: dict[str, Any] = {}
         if workers:
-            more = {"prefetch_factor": prefetch, "multiprocessing_context": "forkserver"}
+            more = {"prefetch_factor": prefetch, "multiprocessing_context": "forkserver", "worker_init_fn": _end_with}
         loader = DataLoader(
             RandomCrops(pictures, crop_px=crop_px, seed=seed),
             batch_sampler=keys,
@@ -108,6 +112,21 @@ class ImageLoader:
         stop = getattr(batches, "_shutdown_workers", None)  # no public call exists
         if stop is not None:
             stop()
+
+
+def _end_with(_: int) -> None:
+    """In a worker: end when the process dies that wants the batches.
+
+    The loader's own watchdog looks at the parent, which is the fork server, and that lives as long as its children.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Keys:

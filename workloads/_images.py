@@ -1,4 +1,4 @@
-"""Pictures for the vision workloads: JPEG files made by seed or found in a folder, and what is done to them on the host.
+"""Pictures for the vision workloads: files made by seed or found in a folder, and what is done to them on the host.
 
 Imports neither torch nor Pillow on its own: both come in with the functions that need them.
 """
@@ -94,7 +94,7 @@ def synthetic_classes(
         picture_HWC = 0.5 * _noise(random, width_px, height_px)
         for band, rows in enumerate(np.array_split(np.arange(height_px), 3)):
             hue = (label + (0, label // _HUES, label // _HUES**2)[band]) % _HUES
-            picture_HWC[rows] += 127 * np.float32(colorsys.hsv_to_rgb(hue / _HUES, 0.8, 1.0))
+            picture_HWC[rows] += 127 * np.array(colorsys.hsv_to_rgb(hue / _HUES, 0.8, 1.0), np.float32)
         files.append(_jpeg(picture_HWC, quality))
         labels.append(label)
     return Pictures(files=files, labels=labels)

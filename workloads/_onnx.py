@@ -103,7 +103,8 @@ def resnet_model(
         y = graph.node("Relu", [graph.convolution(y, block.conv2, block.norm2, f"{name}.conv2")], f"{name}.relu2")
         y = graph.convolution(y, block.conv3, block.norm3, f"{name}.conv3")
         if len(list(block.shortcut.children())):
-            shortcut = graph.convolution(x, *block.shortcut, f"{name}.shortcut")
+            conv, norm = block.shortcut
+            shortcut = graph.convolution(x, conv, norm, f"{name}.shortcut")
         x = graph.node("Relu", [graph.node("Add", [y, shortcut], f"{name}.add")], f"{name}.relu3")
     x = graph.node("GlobalAveragePool", [x], "mean")
     x = graph.node("Flatten", [x], "features", axis=1)

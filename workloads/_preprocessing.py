@@ -26,7 +26,7 @@ class Normalise(nn.Module):  # type: ignore[misc]  # torch is not type-checked h
 
 
 class Aipp(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
-    """What AIPP of an offline model computes, value for value the same as `AippConfig.emulate`, with torch's kernels."""
+    """What AIPP of an offline model computes, bit for bit as `AippConfig.emulate`, with torch's kernels."""
 
     def __init__(self, config: AippConfig, *, dtype: torch.dtype) -> None:
         super().__init__()

@@ -59,8 +59,10 @@ class _Normalise(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         variance_C, mean_C = torch.var_mean(x32_BCHW, dim=(0, 2, 3), correction=0)
         count = x_BCHW.numel() // x_BCHW.shape[1]
         own = torch.cat((mean_C, variance_C, mean_C.new_tensor([float(count)])))
-        every_R = own.new_empty(dist.get_world_size(), len(own))
-        dist.all_gather_into_tensor(every_R, own)
+        every = own.new_empty(dist.get_world_size() * len(own))
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name from torch 2.13
+        gather(every, own)
+        every_R = every.view(dist.get_world_size(), -1)
         means_RC, variances_RC = every_R[:, :-1].chunk(2, dim=1)
         counts_R1 = every_R[:, -1:]
         total = counts_R1.sum()

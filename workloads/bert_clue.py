@@ -10,7 +10,7 @@ top to bottom: settings, prediction, batches, build.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,8 +40,8 @@ class Config:
     `dtype` auto is bf16 where the device multiplies it, else fp16 with a scaled loss; on a CPU without bf16 units fp32.
     """
 
-    shape: EncoderShape = EncoderShape()
-    operators: FusedSettings = FusedSettings()
+    shape: EncoderShape = field(default_factory=EncoderShape)
+    operators: FusedSettings = field(default_factory=FusedSettings)
     mode: Literal["train", "infer"] = "train"
     classes: int = 15
     tokens: int = 128
@@ -240,7 +240,7 @@ def bert_clue(config: Config, place: Place, seed: int) -> Program:
         with record_function("data::pad"):
             lengths_B = data.lengths_N[rows]
             length = padded_length(config, int(lengths_B.max()))
-            parts = [data.tokens_NT[rows, :length], data.segments_NT[rows, :length]]
+            parts: list[npt.NDArray[Any]] = [data.tokens_NT[rows, :length], data.segments_NT[rows, :length]]
             if int(lengths_B.min()) < length:
                 parts.append(np.arange(length) < lengths_B[:, None])
             count["seen"] += len(lengths_B) * length

@@ -4,8 +4,8 @@
     graph:  decode -> resize and crop -> copy uint8 -> normalise on the device -> inference
     aipp:   (decoded before) -> copy uint8 -> what AIPP of an offline model computes -> inference
 
-The net is in `_resnet.py`, pictures are in `_images.py`, AIPP is in `_aipp.py`. AIPP itself runs in offline models (.om)
-only; here torch's kernels compute the same values, on an NPU too. DVPP, which decodes, is not used: in the mode `aipp`
+The net is in `_resnet.py`, pictures are in `_images.py`, AIPP is in `_aipp.py`. AIPP itself runs only in offline models
+(.om); here torch's kernels compute the same values, on an NPU too. DVPP, which decodes, is not used: in the mode `aipp`
 the pictures are decoded by Pillow before the run. Read top to bottom: settings, prediction, one step.
 """
 
@@ -204,7 +204,7 @@ def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
         last_value=lambda: float(surest[-1]),
         memory_bytes=lambda: {"weights": sum(weight.numel() * weight.element_size() for weight in weights)},
         model=net,
-        tables=lambda: {"preprocessing": stages(config), **({"export": [{"file": name} for name in made]} if made else {})},
+        tables=lambda: {"preprocessing": stages(config), "export": [{"file": name} for name in made]},
     )
 
 

@@ -80,7 +80,7 @@ def image_flops(config: Config) -> int:
 
 
 def predict(config: Config, world_size: int) -> Prediction:
-    """Memory of one rank and traffic of its data axis. Weights, gradients and momentum are fp32; auto counts as bf16."""
+    """Memory of one rank, traffic of its data axis. Weights, gradients and momentum are fp32; auto counts as bf16."""
     if config.sync_batch_norm and world_size == 1:
         raise ValueError("sync_batch_norm needs more than one process: --nproc 2")
     sizes = _resnet_shape.tensor_sizes(width=config.base_width, classes=config.classes)

@@ -135,4 +135,4 @@ def test_pictures_of_another_size_or_type_are_refused() -> None:
     with pytest.raises(ValueError, match="expected uint8 pictures of"):
         PLAIN.emulate(np.zeros((1, 6, 4, 3), np.uint8))
     with pytest.raises(ValueError, match="float32"):
-        PLAIN.emulate(np.zeros((1, 4, 6, 3), np.float32))  # type: ignore[arg-type]  # on purpose
+        PLAIN.emulate(np.zeros((1, 4, 6, 3), np.float32))

@@ -59,6 +59,6 @@ def test_sorting_saves_most_of_the_padding() -> None:
         )  # fmt: skip
         return int((lengths[made].max(-1) * 16).sum() - lengths.sum())
 
-    # Unsorted: the longest of 16 is near 122, the mean 69: over 40 % is padding. Sorted: 1/16 of a range of 119 a batch.
+    # Unsorted: the longest of 16 is near 122, the mean 69: over 40 % is padding. Sorted: a batch spans 1/16.
     assert padded(True) < 1024 * 119 / 16
     assert padded(False) > 0.4 * 1024 * 122

@@ -38,8 +38,8 @@ def test_a_random_crop_lies_in_the_picture(width: int, height: int, seed: int) -
     left, top, wide, high = random_box(width, height, np.random.default_rng(seed))
 
     assert wide >= 1 and high >= 1
-    assert 0 <= left and left + wide <= width
-    assert 0 <= top and top + high <= height
+    assert left >= 0 and left + wide <= width
+    assert top >= 0 and top + high <= height
 
 
 def test_random_crops_have_the_areas_and_aspects_asked_for() -> None:

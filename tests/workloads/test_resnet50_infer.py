@@ -152,7 +152,7 @@ def test_the_three_ways_of_preprocessing_agree() -> None:
     pytest.importorskip("PIL")
     made = {}
     for way in ("host", "graph", "aipp"):
-        program = resnet50_infer.build(replace(SMALL, preprocess=way), Place(), 0)  # type: ignore[arg-type]  # a way
+        program = resnet50_infer.build(replace(SMALL, preprocess=way), Place(), 0)
         seen: list[object] = []
         handle = program.model.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))  # type: ignore[attr-defined]
         program.step()
@@ -218,11 +218,13 @@ def test_the_predicted_memory_is_that_of_the_tensors() -> None:
 
     assert dict(program.memory_bytes())["weights"] == predict(config, 1).memory_bytes["weights"]
 
+    from torch.utils._python_dispatch import TorchDispatchMode
+
     # Independent: storages that operators made, as many as are alive at once, by weak references.
     alive: dict[int, int] = {}
     most = 0
 
-    class Count(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+    class Count(TorchDispatchMode):  # type: ignore[misc]  # torch is not type-checked here
         def __torch_dispatch__(self, call: Any, kinds: Any, given: Any = (), named: Any = None) -> Any:
             nonlocal most
             made = call(*given, **(named or {}))
