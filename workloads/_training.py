@@ -62,8 +62,10 @@ class Training:
             raise ValueError(f"weights: bf16 cannot be multiplied in dtype: {self.dtype}")
 
     def check_layout(self, layout: Layout) -> None:
-        """Raises:
-        ValueError: the distributed optimizer is wanted where FSDP shards the optimizer already.
+        """Refuse settings that no layout of the job can do together.
+
+        Raises:
+            ValueError: the distributed optimizer is wanted where FSDP shards the optimizer already.
         """
         if self.distributed_optimizer and layout.data_parallel == "fsdp":
             raise ValueError("distributed_optimizer is for data_parallel ddp; fsdp cuts the optimizer's state already")

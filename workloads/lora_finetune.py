@@ -10,6 +10,7 @@ Corrections are in `_lora.py`, their FLOPs in `_lora_shape.py`; data and setting
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import compress
 
 from ascend_perf.model.finding import Words
 from ascend_perf.workloads._fused import FusedSettings
@@ -23,7 +24,8 @@ from ascend_perf.workloads._lora_shape import (
     targets_of,
 )
 from ascend_perf.workloads._model_shape import ModelShape, held_as, memory_prediction, parameter_count
-from ascend_perf.workloads._spec import Place, Prediction, Program, at_least, workload
+from ascend_perf.workloads._rank_weights import owners
+from ascend_perf.workloads._spec import Place, Prediction, Program, Traffic, at_least, workload
 from ascend_perf.workloads._training import Training
 from ascend_perf.workloads.full_finetune import Instructions, data_metrics, instruction_rows
 
@@ -97,18 +99,24 @@ def predict(config: Config, world_size: int) -> Prediction:
     )  # fmt: skip
     whole = memory_prediction(config.shape, held, weights=training.weights)
     value = 2 if training.weights == "bf16" else FP32_BYTES
-    shares = world_size if training.distributed_optimizer else 1
     rank, widths = config.lora.lora_rank, layer_widths(config.shape)
     sizes = [rank * width for _ in range(config.shape.layers) for name in widths if name in config.lora.targets
              for width in widths[name]]  # fmt: skip
+    traffic, updated = gradient_traffic(sizes, world_size=world_size, numbers=3), config.trained
+    if training.distributed_optimizer and world_size > 1:
+        holders = owners(sizes, world_size)
+        updated = max(sum(compress(sizes, (holder == member for holder in holders))) for member in range(world_size))
+        broadcast = Traffic(axis="data", collective="broadcast", bytes_per_step=config.trained * FP32_BYTES,
+                            calls_per_step=len(set(holders)))  # fmt: skip
+        traffic = (*traffic, broadcast)
     return Prediction(
         memory_bytes={
             "weights": parameter_count(config.shape) * value + config.trained * FP32_BYTES,
             "gradients": config.trained * FP32_BYTES,
-            "optimizer": -(-config.trained * 2 * FP32_BYTES // shares),
+            "optimizer": updated * 2 * FP32_BYTES,
             "activations": whole["activations"],
         },
-        traffic=gradient_traffic(sizes, world_size=world_size, numbers=3),
+        traffic=traffic,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -238,3 +239,44 @@ def test_each_layer_keeps_its_keys_in_the_cache() -> None:
     assert sorted(cache.kept) == [0, 1]
     assert cache.kept[0][0].shape == (2, 2, 6, 4)
     assert torch.allclose(step[:, 0], whole[:, 5], atol=1e-6)
+
+
+def test_packed_rows_reach_the_fused_operator_by_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascend_perf.workloads._decoder import Decoder, materialise
+    from ascend_perf.workloads._fused import Fused, FusedSettings
+    from ascend_perf.workloads._text_data import text_ends
+    from tests.workloads._npu_stand_in import stand_in
+
+    module, calls = stand_in()
+    monkeypatch.setitem(sys.modules, "torch_npu", module)
+    model = Decoder(SMALL, fused=Fused(FusedSettings(), "npu", training=True))
+    materialise(model, seed=0, device="cpu")
+    text = tokens_BT(2, 6)
+    segments = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
+    ends = text_ends(list(segments.numpy()))
+
+    with torch.no_grad():
+        fused = model(text, segments_BT=segments, ends=ends)
+        plain = decoder()(text, segments_BT=segments, ends=ends)
+
+    (first, _) = (arguments for name, arguments in calls if name == "npu_fusion_attention")
+    assert first["actual_seq_qlen"] == [2, 5, 6, 12]
+    assert first["input_layout"] == "TND"
+    assert torch.allclose(fused, plain, atol=1e-5)
+
+
+def test_in_inference_sum_and_norm_are_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascend_perf.workloads._decoder import Decoder, materialise
+    from ascend_perf.workloads._fused import Fused, FusedSettings
+    from tests.workloads._npu_stand_in import stand_in
+
+    module, calls = stand_in()
+    monkeypatch.setitem(sys.modules, "torch_npu", module)
+    model = Decoder(SMALL, fused=Fused(FusedSettings(), "npu", training=False))
+    materialise(model, seed=0, device="cpu")
+
+    with torch.no_grad():
+        fused, plain = model(tokens_BT(2, 6)), decoder()(tokens_BT(2, 6))
+
+    assert [name for name, _ in calls].count("npu_add_rms_norm") == 2  # one in each layer
+    assert torch.allclose(fused, plain, atol=1e-5)

@@ -261,6 +261,23 @@ def test_a_saved_state_of_lora_holds_the_corrections_alone(tmp_path: Path) -> No
         )
 
 
+def test_what_ranks_send_are_the_corrections() -> None:
+    trained = lora_parameters(SHAPE, 8, EVERY)
+    alone = lora.predict(LORA, 1)
+    plain = lora.predict(LORA, 2)
+    shared = lora.predict(replace(LORA, training=replace(TRAINING, distributed_optimizer=True)), 2)
+
+    assert alone.traffic == ()
+    (reduced,) = plain.traffic
+    # Gradients in one bucket; the loss, the squared norm and the number of targets in a call each or together.
+    assert (reduced.axis, reduced.collective, reduced.bytes_per_step) == ("data", "all_reduce", 4 * trained + 12)
+    assert shared.traffic[0] == reduced
+    assert (shared.traffic[1].collective, shared.traffic[1].bytes_per_step) == ("broadcast", 4 * trained)
+    assert shared.traffic[1].calls_per_step == 2
+    assert plain.memory_bytes["optimizer"] == 8 * trained
+    assert 4 * trained <= shared.memory_bytes["optimizer"] < 4.2 * trained
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
