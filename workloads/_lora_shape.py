@@ -44,8 +44,9 @@ def lora_flops(shape: ModelShape, tokens: int, rank: int, targets: frozenset[str
 
     With N frozen weights in products, n trained ones and A for attention's two products, per token: forward
     2 N + 2 n + A, backward 2 N + 4 n + 2 A. No gradient is made for a frozen matrix, so its backward pass is one
-    product and not two. Nothing before the first layer is trained: gradients of the input of its q, k and v are not needed and
-    not counted. Where none of these three has a correction, still more of that layer is not needed: an upper bound.
+    product and not two. Nothing before the first layer is trained: gradients of the input of its q, k and v are not
+    needed and not counted. Where none of these three has a correction, still more of that layer is not needed: an upper
+    bound.
     """
     n = lora_parameters(shape, rank, targets)
     attention = forward_flops(shape, tokens, tokens) - 2 * matmul_parameters(shape) * tokens
