@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -97,11 +101,11 @@ GOLDEN = [4.15270, 3.65584, 3.00872, 2.55337]
 
 @torch_only
 def test_the_loss_follows_the_golden_curve() -> None:
-    seen = losses(LEARNING, 20)
+    seen = losses(LEARNING, 12)
 
     assert seen[0] == pytest.approx(np.log(64), abs=0.02)  # that of guessing
     assert seen[:10:3] == pytest.approx(GOLDEN, abs=3e-3)
-    assert seen[-1] < 2.1
+    assert seen[-1] < 2.6
 
 
 @torch_only
@@ -138,7 +142,7 @@ def test_the_load_is_that_of_the_measured_steps() -> None:
 @torch_only
 def test_the_balance_loss_balances() -> None:
     without, strong = (
-        figures(trained(replace(SMALL, routing=Routing(balance_loss=factor)), 30)) for factor in (0.0, 0.3)
+        figures(trained(replace(SMALL, routing=Routing(balance_loss=factor)), 15)) for factor in (0.0, 0.3)
     )
 
     assert strong["router_imbalance"] < without["router_imbalance"] - 0.1
@@ -149,7 +153,7 @@ def test_the_balance_loss_balances() -> None:
 def test_the_bias_balances() -> None:
     steady = replace(BIAS.routing, balance_loss=0.0)
     without, biased = (
-        figures(trained(replace(BIAS, routing=routing), 40)) for routing in (replace(steady, bias_rate=0.0), steady)
+        figures(trained(replace(BIAS, routing=routing), 15)) for routing in (replace(steady, bias_rate=0.0), steady)
     )
 
     assert biased["router_imbalance"] < without["router_imbalance"] - 0.1
@@ -163,7 +167,8 @@ def test_a_resumed_run_goes_on_exactly_with_the_bias_of_its_routers(tmp_path: Pa
     straight.step()
     straight.step()
     resumed = trained(BIAS, 2, Place(resume=tmp_path / "state"))
-    forgetful = trained(replace(BIAS, routing=replace(BIAS.routing, bias_rate=0.0)), 2, Place(resume=tmp_path / "state"))
+    unbiased = replace(BIAS, routing=replace(BIAS.routing, bias_rate=0.0))
+    forgetful = trained(unbiased, 2, Place(resume=tmp_path / "state"))
 
     assert resumed.series()["loss"] == straight.series()["loss"][3:]
     assert forgetful.series()["loss"] != straight.series()["loss"][3:]  # the bias matters here
@@ -322,6 +327,33 @@ def test_slots_over_ranks_send_what_is_predicted_and_compute_what_one_process_do
             assert rank[name]["figures"]["router_dropped_tokens"] == one["figures"]["router_dropped_tokens"] > 0
             (expert,) = (said for said in predict(config, 2).traffic if said.axis == "expert")
             assert rank[name]["sent"]["all_to_all"] == (expert.bytes_per_step, expert.calls_per_step)
+
+
+@torch_only
+@pytest.mark.slow
+def test_a_job_of_two_leaves_the_load_of_its_experts_and_a_report(tmp_path: Path) -> None:
+    small = [f"--set={text}" for text in (
+        "layers=2", "width=32", "heads=2", "kv_heads=2", "hidden=48", "vocabulary=64", "tokens=16", "dtype=fp32",
+        "expert_hidden=16", "warmup_steps=1", "measured_steps=3", "profiled_steps=2", "expert_ranks=2",
+    )]  # fmt: skip
+    command = [sys.executable, "-m", "ascend_perf", "run", "moe-pretrain", "--nproc", "2", *small, "--device", "cpu",
+               "-o", str(tmp_path), "--format", "json,md"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300)
+
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((tmp_path / "results" / "router_load.csv").read_text("utf-8").splitlines()))
+    # 3 steps x 2 ranks x 2 micro-batches of 2 rows of 16 tokens, two experts each; 8 experts on two ranks.
+    assert sum(int(row["tokens"]) for row in rows) == 3 * 2 * 2 * 2 * 16 * 2
+    assert [row["expert_rank"] for row in rows] == ["0"] * 4 + ["1"] * 4
+    by_name = {metric["name"]: metric["value"] for metric in json.loads(
+        (tmp_path / "manifest.json").read_text("utf-8")
+    )["metrics"]}  # fmt: skip
+    counts = [int(row["tokens"]) for row in rows]
+    assert by_name["router_imbalance"] == pytest.approx(max(counts) * 8 / sum(counts))
+    halves = sum(counts[:4]), sum(counts[4:])
+    assert by_name["expert_rank_imbalance"] == pytest.approx(max(halves) * 2 / sum(counts))
+    assert by_name["communication_per_step"] > by_name["predicted_communication_per_step"] * 0.8
+    assert "moe-pretrain" in (tmp_path / "report" / "report.md").read_text("utf-8")
 
 
 @torch_only
