@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ascend_perf import plugins
+
 ROOT = Path(__file__).parents[2]
 
 MODULE = '''
@@ -134,6 +136,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-workload\nVersion: 1.0\n", "utf-8")
     (facts / "entry_points.txt").write_text("[ascend_perf.workloads]\nfake = fake_workload:fake\n", "utf-8")
     monkeypatch.syspath_prepend(package)
+    monkeypatch.setattr(plugins, "_installed", plugins._installed.__wrapped__)  # it remembers what was there before
     monkeypatch.delitem(sys.modules, "fake_workload", raising=False)
     path = os.pathsep.join([str(package), str(ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
