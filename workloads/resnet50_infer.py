@@ -191,7 +191,7 @@ def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
 
     made: list[str] = []
     if config.export_onnx:
-        made = _export(config, place, net, dtype)
+        made = _export(config, place, net)
     weights = [*net.parameters(), *net.buffers()]
     return Program(
         step=step,
@@ -208,7 +208,7 @@ def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
     )
 
 
-def _export(config: Config, place: Place, net: Any, dtype: str) -> list[str]:
+def _export(config: Config, place: Place, net: Any) -> list[str]:
     """Files for ATC in the run directory; rank 0 writes them."""
     from ascend_perf.errors import UsageError
     from ascend_perf.workloads import _onnx
@@ -222,7 +222,7 @@ def _export(config: Config, place: Place, net: Any, dtype: str) -> list[str]:
             net, place.results, batch=config.batch, dynamic_batch=config.onnx_dynamic_batch, crop_px=config.crop_px,
             pixels=(_images.MEAN_RGB, _images.STD_RGB) if config.preprocess == "graph" else None,
             aipp=aipp_config(config) if config.preprocess == "aipp" else None, soc_version=config.soc_version,
-            precision={"fp32": "origin", "bf16": "mixed_bfloat16", "fp16": "fp16"}[dtype],
+            precision={"fp32": "origin", "bf16": "mixed_bfloat16", "fp16": "fp16", "auto": "fp16"}[config.dtype],
         )
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def exported(config: Config, folder: Path) -> tuple[object, object]:
 def resnet50_infer_export(config: Config, folder: Path, net: object) -> None:
     from ascend_perf.workloads import resnet50_infer as module
 
-    module._export(config, Place(results=folder), net, "fp32")
+    module._export(config, Place(results=folder), net)
 
 
 def test_the_plain_file_takes_floats(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_file_for_aipp_gives_with_aipp_what_the_workload_computes(tmp_path: 
     assert (tmp_path / "aipp.cfg").read_text() == aipp_config(config).text()
     assert shlex.split((tmp_path / "atc.sh").read_text()) == [
         "atc", "--model=model.onnx", "--framework=5", "--output=model", "--soc_version=Ascend910B2",
-        "--input_format=NCHW", "--input_shape=input:2,3,32,32", "--precision_mode_v2=origin",
+        "--input_format=NCHW", "--input_shape=input:2,3,32,32", "--precision_mode_v2=fp16",
         "--insert_op_conf=aipp.cfg", "--enable_small_channel=1", "--log=error",
     ]  # fmt: skip
 

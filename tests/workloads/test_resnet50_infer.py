@@ -282,3 +282,28 @@ def test_ranks_take_turns_through_the_pictures() -> None:
     second = inputs(Place(rank=1, world_size=2), 2)
 
     assert all(torch.equal(a, b) for a, b in zip(second, (alone[1], alone[3]), strict=True))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_report_finds_preprocessing_on_the_host_and_not_in_aipp(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    import json
+
+    from ascend_perf import pipeline
+    from ascend_perf.bench.launch import Request, launch
+
+    sizes = ("image_width_px=1920", "image_height_px=1080", "distinct_images=2", "base_width=4", "measured_steps=2")
+    codes = {}
+    for way in ("host", "aipp"):
+        request = Request(
+            workload="resnet50-infer", overrides=(*sizes, f"preprocess={way}", "warmup_steps=1"), device="cpu"
+        )  # fmt: skip
+        where, _ = launch(request, folder=tmp_path / way)
+        made = pipeline.report([where], out=tmp_path / f"{way}-report", formats=("json",))
+        document = json.loads(made.paths["json"].read_text("utf-8"))
+        codes[way] = {found["code"] for found in document["findings"]}
+
+    assert "D-03" in codes["host"]
+    assert "D-03" not in codes["aipp"]
