@@ -126,6 +126,22 @@ def test_recomputation_and_accumulation_change_neither_loss_nor_load(change: dic
 
 
 @torch_only
+@pytest.mark.parametrize(
+    ("change", "loss", "norm"),
+    [({"dtype": "bf16"}, 1e-2, 0.1), ({"dtype": "fp16"}, 1e-2, 0.1), ({"dtype": "bf16", "weights": "bf16"}, 3e-2, 0.3)],
+    ids=["bf16", "fp16", "weights"],
+)  # fmt: skip
+def test_narrow_products_give_nearly_the_same_curve(change: dict[str, Any], loss: float, norm: float) -> None:
+    # Rounding sends some pairs to other experts. The auxiliary loss is strong here: with fp16 its gradient is scaled.
+    config = replace(SMALL, routing=Routing(balance_loss=0.1))
+    plain, narrow = trained(config, 8), trained(training(config, **change), 8)
+
+    assert narrow.series()["loss"] == pytest.approx(plain.series()["loss"], rel=loss)
+    assert narrow.series()["grad_norm"] == pytest.approx(plain.series()["grad_norm"], rel=norm)
+    assert figures(narrow)["router_imbalance"] == pytest.approx(figures(plain)["router_imbalance"], rel=0.05)
+
+
+@torch_only
 def test_the_load_is_that_of_the_measured_steps() -> None:
     program = trained(SMALL, 2)
     program.start_measuring()
@@ -257,12 +273,18 @@ def train(jobs: dict[str, Config]) -> dict[str, Any]:
 
 SLOT_JOB = replace(training(SLOTS, batch=2), layout=Layout(expert_ranks=2))
 SLOT_JOBS = {"slots": SLOT_JOB, "slots-full": training(SLOT_JOB, recompute="full")}
+NARROW_JOBS = {
+    "ep2-bf16": training(JOBS["ep2"][0], dtype="bf16"),
+    "ep2-bf16-weights": training(JOBS["ep2"][0], dtype="bf16", weights="bf16"),
+    "ep2-bf16-fsdp": training(JOBS["ep2-fsdp"][0], dtype="bf16"),
+}
 
 
 @cache
 def of_two() -> list[dict[str, Any]]:
     jobs = {name: training(config, batch=rows) for name, (config, rows) in JOBS.items()}
-    return run_ranks(train, 2, jobs | SLOT_JOBS)
+    narrow = {name: training(config, batch=2) for name, config in NARROW_JOBS.items()}
+    return run_ranks(train, 2, jobs | SLOT_JOBS | narrow)
 
 
 @cache
@@ -298,9 +320,9 @@ def test_four_processes_train_as_one(name: str) -> None:
 
 
 @torch_only
-@pytest.mark.parametrize("name", ["ep2", "ep2-fsdp", "ep2-full", "ep2-bias", "cp2-ep2"])
+@pytest.mark.parametrize("name", ["ep2", "ep2-fsdp", "ep2-full", "ep2-bias", "cp2-ep2", *NARROW_JOBS])
 def test_what_experts_exchange_is_predicted_in_the_mean_of_the_ranks(name: str) -> None:
-    config, rows = JOBS[name]
+    config, rows = JOBS[name] if name in JOBS else (NARROW_JOBS[name], 2)
     said: dict[str, list[int]] = {}
     for one in predict(training(config, batch=rows), 2).traffic:
         total = said.setdefault(one.collective, [0, 0])
