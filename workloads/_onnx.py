@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ascend_perf.errors import MachineError
-from ascend_perf.workloads._aipp import AippConfig
+from ascend_perf.ops.aipp import AippConfig
 
 OPSET: Final = 13
 """What ATC of CANN 7 and later reads (11 to 18), and the first with BatchNormalization as every runtime has it."""

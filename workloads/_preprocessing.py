@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ascend_perf.workloads._aipp import AippConfig
+from ascend_perf.ops.aipp import AippConfig
 
 # B images, C channels, H height, W width
 
@@ -30,6 +30,8 @@ class Aipp(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
 
     def __init__(self, config: AippConfig, *, dtype: torch.dtype) -> None:
         super().__init__()
+        if config.input_format != "RGB888_U8" or config.padding:
+            raise ValueError("only RGB888_U8 without padding is computed with torch")
         self.config, self.dtype = config, dtype
         for name in ("mean_chn", "min_chn", "var_reci_chn"):
             self.register_buffer(name, torch.tensor(getattr(config, name), dtype=torch.float16), persistent=False)

@@ -4,9 +4,9 @@
     graph:  decode -> resize and crop -> copy uint8 -> normalise on the device -> inference
     aipp:   (decoded before) -> copy uint8 -> what AIPP of an offline model computes -> inference
 
-The net is in `_resnet.py`, pictures are in `_images.py`, AIPP is in `_aipp.py`. AIPP itself runs only in offline models
-(.om); here torch's kernels compute the same values, on an NPU too. DVPP, which decodes, is not used: in the mode `aipp`
-the pictures are decoded by Pillow before the run. Read top to bottom: settings, prediction, one step.
+The net is in `_resnet.py`, pictures are in `_images.py`, AIPP is in `ascend_perf/ops/aipp.py`. AIPP itself runs only in
+offline models (.om); here torch's kernels compute the same values, on an NPU too. DVPP, which decodes, is not used: in
+the mode `aipp` the pictures are decoded by Pillow before the run. Read top to bottom: settings, prediction, one step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads import _aipp, _images, _resnet_shape
+from ascend_perf.ops.aipp import AippConfig, normalising
+from ascend_perf.workloads import _images, _resnet_shape
 from ascend_perf.workloads._spec import Place, Prediction, Program, Value, at_least, workload
 
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ class Config:
         return _images.source_px(self.crop_px) if whole else self.crop_px
 
 
-def aipp_config(config: Config) -> _aipp.AippConfig:
+def aipp_config(config: Config) -> AippConfig:
     """What AIPP has to do in the mode `aipp`."""
-    return _aipp.normalising(
+    return normalising(
         source_px=(config.sent_px, config.sent_px), crop_px=config.crop_px if config.aipp_crop else None,
         mean=_images.MEAN_RGB, std=_images.STD_RGB,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_perf.workloads._aipp import AippConfig, normalising
+from ascend_perf.ops.aipp import AippConfig, normalising
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
