@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from ascend_perf.errors import InputError
+from ascend_perf.workloads._server_errors import reason_of, said_in
 from ascend_perf.workloads._spec import at_least
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Record:
     output_tokens: int | None = None
     error: str | None = None
     """connect, timeout, disconnected, http_429 ..., truncated, not_json, server_error, empty."""
+    said: str = ""
+    """What the server said of the error, one line: for the terminal alone, as it may quote what was asked."""
 
     @property
     def begin_ns(self) -> int:
@@ -373,10 +376,10 @@ async def _asked(
     data = json.dumps(request_body(target, load, request)).encode()
     record.sent_ns = time.monotonic_ns()
     try:
-        async with session.post(target.base + path, data=data) as response:
-            if response.status >= 400:
-                record.error = f"http_{response.status}"
-                await response.read()
+        # Redirects are not followed: the load goes to the server that was named.
+        async with session.post(target.base + path, data=data, allow_redirects=False) as response:
+            if response.status >= 300:
+                record.error, record.said = f"http_{response.status}", said_in(await response.read())
             elif load.stream:
                 await _read_stream(response, load, record)
             else:
@@ -418,7 +421,7 @@ def _take_event(data: bytes, load: Load, record: Record, now_ns: int) -> bool:
     try:
         event = json.loads(data)
         if event.get("error") is not None:
-            record.error = "server_error"
+            record.error, record.said = "server_error", said_in(data)
             return False
         _take_usage(event, record)
         is_done = False
@@ -469,12 +472,17 @@ async def first_model(target: Target) -> str:
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), headers=headers) as session,
-            session.get(f"{target.base}/v1/models", ssl=target.verify_tls) as response,
+            session.get(f"{target.base}/v1/models", ssl=target.verify_tls, allow_redirects=False) as response,
         ):
-            answer = json.loads(await response.read())
-            return str(answer["data"][0]["id"])
+            body = await response.read()
+            if response.status >= 300:
+                hint = "check the URL, or name the model with --model"
+                if response.status in (401, 403):
+                    hint = "give the key in the variable that --api-key-env names"
+                raise InputError(f"/v1/models of the server answers {response.status}: {said_in(body)}", hint=hint)
+            return str(json.loads(body)["data"][0]["id"])
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-        raise InputError(f"the server cannot be reached: {type(error).__name__}", hint="check the URL") from error
+        raise InputError(f"the server cannot be reached: {reason_of(error)}", hint="check the URL") from error
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise InputError("the server names no model at /v1/models", hint="name it with --model") from error
 
@@ -489,17 +497,17 @@ def main() -> None:
         if trace is None and asked["trace"] is not None:
             trace = read_trace(Path(asked["trace"]))
         planned = plan_requests(load, seed, trace)
-        round_ = asyncio.run(run_round(Target(**asked["target"]), load, planned, warmup_of(load, seed)))
+        round_ = asyncio.run(run_round(Target(**asked["target"]), load, planned, warmup_of(load, seed, trace)))
         sys.stdout.write(json.dumps(asdict(round_)) + "\n")
         sys.stdout.flush()
 
 
-def warmup_of(load: Load, seed: int) -> list[Planned]:
-    """The requests of the warm-up: of the planned lengths, with other prompts."""
+def warmup_of(load: Load, seed: int, trace: Sequence[TraceRow] | None = None) -> list[Planned]:
+    """The requests of the warm-up: of the planned lengths (of a trace, its first ones), with other prompts."""
     if not load.warmup_requests:
         return []
     values = {**asdict(load), "mode": "closed", "requests": load.warmup_requests}
-    return plan_requests(Load(**values), seed + (1 << 32))
+    return plan_requests(Load(**values), seed + (1 << 32), trace)
 
 
 def round_from(values: Mapping[str, object]) -> Round:

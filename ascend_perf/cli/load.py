@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -95,7 +96,7 @@ def command(url: str, output: Path | None, force: bool, lang: Literal["en", "zh"
         planned = _load.plan_requests(load, seed, trace)
     except ValueError as error:
         raise UsageError(str(error), hint="--trace FILE") from error
-    round_, model = asyncio.run(_measured(target, load, planned, seed))
+    round_, model = asyncio.run(_measured(target, load, planned, _load.warmup_of(load, seed, trace)))
     result = _load_figures.result_of(load, round_, model=model, created=now.isoformat(timespec="seconds"), seed=seed)
     try:
         path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", "utf-8")
@@ -103,21 +104,23 @@ def command(url: str, output: Path | None, force: bool, lang: Literal["en", "zh"
         raise InputError(f"{path} cannot be written: {error.strerror}", hint="choose another -o") from error
     figures = _load_figures.figures_of(load, round_.records)
     notes = _load_figures.notes_of(load, round_, figures)
-    click.echo(summary(load, figures, [getattr(note, lang) for note in notes], lang))
+    click.echo(summary(load, figures, [getattr(note, lang) for note in notes], lang, first_said(round_)))
     click.echo(str(path))
     if not figures.completed:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in figures.failed.items())
         raise InputError(f"no request was answered: {kinds}", hint="check the URL, --model and --endpoint")
 
 
-async def _measured(target: Target, load: Load, planned: list[Planned], seed: int) -> tuple[Round, str]:
+async def _measured(
+    target: Target, load: Load, planned: list[Planned], warmup: list[Planned]
+) -> tuple[Round, str]:
     from dataclasses import replace
 
     from ascend_perf.workloads import _load
 
     model = target.model or await _load.first_model(target)
     named = replace(target, model=model)
-    return await _load.run_round(named, load, planned, _load.warmup_of(load, seed)), model
+    return await _load.run_round(named, load, planned, warmup), model
 
 
 def _target(url: str, options: dict[str, Any]) -> Target:
@@ -151,8 +154,19 @@ def _load_of(options: dict[str, Any]) -> Load:
         raise UsageError(str(error)) from error
 
 
-def summary(load: Load, figures: Figures, notes: list[str], lang: Literal["en", "zh"]) -> str:
-    """The figures in a few lines."""
+def first_said(round_: Round) -> dict[str, str]:
+    """What the server said of the first error of each kind."""
+    said: dict[str, str] = {}
+    for record in round_.records:
+        if record.error is not None and record.said:
+            said.setdefault(record.error, record.said)
+    return said
+
+
+def summary(
+    load: Load, figures: Figures, notes: list[str], lang: Literal["en", "zh"], said: Mapping[str, str] | None = None
+) -> str:
+    """The figures in a few lines; `said` is what the server said of an error of each kind."""
     from ascend_perf.units import format_quantity, format_ratio, significant
     from ascend_perf.workloads._load_figures import PERCENTILES, percentile
 
@@ -176,6 +190,7 @@ def summary(load: Load, figures: Figures, notes: list[str], lang: Literal["en", 
     if figures.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in figures.failed.items())
         lines.append(words["failed"].format(sum(figures.failed.values()), kinds))
+        lines += [words["said"].format(kind, text) for kind, text in (said or {}).items()]
     return "\n".join([*lines, *(words["note"].format(note) for note in notes)])
 
 
@@ -186,6 +201,7 @@ _WORDS: Final = {
         "tokens": "  tokens       {} out, {} in",
         "goodput": "  goodput      {}; {} of the requests kept the limits",
         "failed": "  failed       {}: {}",
+        "said": "               {}: {}",
         "note": "  note         {}",
     },
     "zh": {
@@ -194,6 +210,7 @@ _WORDS: Final = {
         "tokens": "  token 吞吐   输出 {}，输入 {}",
         "goodput": "  有效吞吐     {}；{} 的请求满足时延上限",
         "failed": "  失败         {}：{}",
+        "said": "               {}：{}",
         "note": "  说明         {}",
     },
 }

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ascend_perf.cli.load import first_said, summary
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.parsers.discover import find_units, parsers
@@ -37,6 +38,7 @@ from ascend_perf.workloads._load import (
     warmup_of,
 )
 from ascend_perf.workloads._load_figures import figures_of, notes_of, result_of
+from ascend_perf.workloads._server_errors import said_in
 
 MS = 1_000_000
 
@@ -439,6 +441,85 @@ def test_a_server_that_is_silent_or_not_there() -> None:
     assert [made.error for made in nobody.records] == ["connect", "connect"]
     with pytest.raises(InputError, match="cannot be reached"):
         asyncio.run(first_model(target))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"error": {"message": "too long", "type": "x"}}', "too long"),
+        (b'{"error": "no such model"}', "no such model"),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"detail": [1, 2]}', '{"detail": [1, 2]}'),
+        (b"[1]", "[1]"),
+        (b"", ""),
+        (b"502 Bad Gateway\r\n\x1b[31mred\x00", "502 Bad Gateway [31mred"),
+        (b"\xff" + b"a" * 5000, "\ufffd" + "a" * 199 + "..."),
+        (b"[" * 100_000, "[" * 200 + "..."),
+    ],
+)
+def test_what_a_server_says_of_an_error_is_one_plain_line(body: bytes, said: str) -> None:
+    assert said_in(body) == said
+
+
+def test_the_server_is_quoted_in_the_terminal_and_not_in_the_result() -> None:
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = b'{"error": {"message": "a prompt of 300 tokens"}}'
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+    one = rounds(refuses, LOAD, plan_requests(LOAD, 0))
+    shown = summary(LOAD, figures_of(LOAD, one.records), [], "en", first_said(one))
+
+    assert "http_400: a prompt of 300 tokens" in shown
+    result = result_of(LOAD, one, model="m", created="now", seed=0)
+    assert "a prompt of 300" not in json.dumps(result) and result["errors_by_kind"] == {"http_400": 2}
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """The load goes to the server that was named, and so does its key."""
+    arrived = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = writer.get_extra_info("sockname")[1]
+        arrived.append(port)
+        writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:%d/x\r\n"
+                     b"content-length: 0\r\n\r\n" % port)  # fmt: skip
+
+    one = rounds(elsewhere, LOAD, plan_requests(LOAD, 0))
+    assert [made.error for made in one.records] == ["http_307", "http_307"]
+    assert len(arrived) == 2
+
+
+def test_why_no_model_is_named() -> None:
+    async def asked(handler: Handler) -> str:
+        server = await asyncio.start_server(handler, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(InputError) as caught:
+                await first_model(Target(url=f"http://127.0.0.1:{port}", model=""))
+            return caught.value.what
+
+    def answers(text: bytes) -> Handler:
+        async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(text)
+            writer.close()
+
+        return handler
+
+    no_key = b'HTTP/1.1 401 x\r\ncontent-length: 22\r\n\r\n{"detail": "no token"}'
+    assert asyncio.run(asked(answers(no_key))) == "/v1/models of the server answers 401: no token"
+    assert "does not speak HTTP" in asyncio.run(asked(answers(b"SSH-2.0-x\r\n")))
+    nobody = Target(url="http://127.0.0.1:9", model="")
+    with pytest.raises(InputError, match="cannot be reached: Connection refused"):
+        asyncio.run(first_model(nobody))
+
+
+def test_the_warmup_of_a_trace_has_its_lengths() -> None:
+    load = Load(mode="replay", requests=2, warmup_requests=3, prompt_tokens=500, output_tokens=300)
+    trace = [TraceRow(arrival_ns=n, prompt_tokens=5 + n, output_tokens=2 + n) for n in range(2)]
+    lengths = [(one.prompt_tokens, one.output_tokens) for one in warmup_of(load, 0, trace)]
+    assert lengths == [(5, 2), (6, 3), (5, 2)]
+    assert all(one.arrival_ns is None for one in warmup_of(load, 0, trace))
 
 
 def test_an_open_loop_sends_on_time_though_the_server_stalls() -> None:
