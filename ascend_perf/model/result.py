@@ -55,7 +55,7 @@ class Benchmark:
     config: Mapping[str, Fact] = field(default_factory=dict)
     """Every setting: what decides whether two benchmarks do the same work."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Deterministic figures of a step: kernels, launches, collectives, bytes, flops, host_syncs, memory_peak_bytes ..."""
+    """Deterministic figures of a step: kernels, launches, collectives, bytes, flops, host_syncs, memory_peak ..."""
     op_stream: str | None = None
     """Snapshot of the operators of a step, a path relative to the result file; None where none was taken."""
     launches: tuple[Launch, ...] = ()
