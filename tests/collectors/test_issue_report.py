@@ -1,0 +1,123 @@
+"""The report of an issue: private data is masked wherever it stands, what is needed for help stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_perf.collectors._doctor_line import error, ok
+from ascend_perf.collectors.doctor import Diagnosis, first_lines
+from ascend_perf.collectors.issue_report import Masks, report
+from ascend_perf.model.finding import Words
+
+VARIABLES = {"USER": "mzhang",
+    "HOME": "/home/mzhang", "HOSTNAME": "npu-node-17.lab.example.org", "MASTER_ADDR": "trainer-0"}
+
+
+def masks() -> Masks:
+    return Masks(VARIABLES, user="mzhang", host="npu-node-17")
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("mzhang@npu-node-17:~$ python train.py", "<user>@<host>:~$ python train.py"),
+        ("/home/mzhang/work/train.py:12", "train.py:12"),
+        ("owner mzhang, host npu-node-17.lab.example.org", "owner <user>, host <host>"),
+        ("/home/other.name/x.py by other.name", "x.py by <user>"),
+        ("connect to trainer-0:29500", "connect to <host>:29500"),
+        ("peer 10.20.30.40:16666 and fe80::1c2d:3eff:fe4f:5a6b", "peer <address>:16666 and <address>"),
+        ("00:1A:2b:3c:4D:5e", "<address>"),
+        ("export HF_TOKEN=hf_abcdefghijklmnop", "export HF_TOKEN=<secret>"),
+        ('"api_key": "1234567890", x', '"api_key": "<secret>", x'),
+        ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer <secret>"),
+        ("git clone https://bob:pass@git.corp.example/a/b.git", "git clone https://<host>"),
+        ("http://127.0.0.1:8082/metrics", "http://<host>:8082/metrics".removesuffix("/metrics")),
+        ("mail me: ann.lee@example.com", "mail me: <mail>"),
+        ("Serial Number                  : 1023470015", "Serial Number                  : <serial>"),
+        (r"C:\Users\Anna\models\a.onnx", "a.onnx"),
+        ("--model /data/models/qwen/config.json", "--model config.json"),
+        ("AKIAIOSFODNN7EXAMPLE", "<secret>"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "<secret>"),
+    ],
+)
+def test_private_data_is_masked(text: str, masked: str) -> None:
+    assert masks().of(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ERROR] HCCL(4812,python3):2026-04-07-10:15:32.881.245 EI0006: timeout",
+        "RuntimeError: Expected one of cpu, cuda, npu device type at start of device string: npu",
+        "torch 2.9.0.post2, CANN 8.3.RC1, driver 25.2.0",
+        "firmware 7.8.0.1.220 (V100R001C25SPC002B220)",
+        "2026-04-07 10:15:32 iteration 20/2000 | lm loss: 9.871204E+00",
+        "HCCL_ALGO=level0:NA;level1:ring",
+        "tokens/s: 5321.8 | mfu: 0.41",
+        "retcode: 7, data_size(Bytes): | aveg_time(us):",
+        "torch::jit::Module std::vector",
+    ],
+)
+def test_what_is_needed_for_help_stays(text: str) -> None:
+    assert masks().of(text) == text
+
+
+PARTS = ("{u}", "{h}", "/home/{u}/run.log", "{u}@{h}", "at {h}:8000", "step 1", "='{u}'")
+
+
+@given(
+    st.text(alphabet="abcdefghijklmnop", min_size=5, max_size=12),
+    st.text(alphabet="qrstuvwxyz-", min_size=5, max_size=12), st.lists(st.sampled_from(PARTS), max_size=8),
+)  # fmt: skip
+def test_names_of_user_and_host_never_survive(user: str, host: str, parts: list[str]) -> None:
+    host = f"n{host.strip('-')}9"
+    text = " ".join(parts).format(u=user, h=host)
+
+    said = Masks({"USER": user, "HOSTNAME": host}).of(text)
+
+    assert user not in said
+    assert host not in said
+    assert said.count("step 1") == parts.count("step 1")
+
+
+def test_common_words_are_no_names() -> None:
+    assert Masks({"USER": "root", "HOSTNAME": "localhost"}).of("root of the tree on localhost") == (
+        "root of the tree on localhost"
+    )
+
+
+def test_the_template_holds_environment_steps_log_and_expectation(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"\x1b[31mline {n} of mzhang\x1b[0m\n" for n in range(80)) , "utf-8")
+    diagnosis = Diagnosis(
+        lines=(ok("python", "Python 3.11", "Python 3.11"), error("disk", "broken", Words("full", "已满"))),
+        facts={"CANN": "8.5.0"}, environment={"HCCL_BUFFSIZE": "200"},
+    )  # fmt: skip
+
+    text = report(
+        diagnosis, masks(), steps="run in /home/mzhang/exp", expected="no hang", log=first_lines(log)
+    )  # fmt: skip
+
+    assert "* CANN 8.5.0" in text
+    assert "* `HCCL_BUFFSIZE=200`" in text
+    assert "* error: disk: full" in text
+    assert "run in exp" in text
+    assert "## First 50 lines of the log" in text
+    assert "line 49 of <user>" in text
+    assert "line 50" not in text
+    assert "\x1b" not in text
+    assert "mzhang" not in text
+    assert text.rstrip().endswith("no hang")
+
+
+def test_an_empty_template_says_what_to_fill_in_and_a_fence_in_the_log_stays_inside() -> None:
+    empty = report(Diagnosis(lines=()), masks(), lang="zh")
+    assert "日志前 50 行" in empty
+    assert "期望的结果" in empty
+
+    text = report(Diagnosis(lines=()), masks(), log="a\n```\n# not a title\n")
+    assert "````text\na\n```\n# not a title\n" in text
