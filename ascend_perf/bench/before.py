@@ -7,9 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import ascend_perf
 from ascend_perf.bench.job import Ranks
 from ascend_perf.collectors import devices
-from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES
+from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES, masked
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.workloads import _spec
@@ -45,6 +46,9 @@ def environment_of(
     environment, kind = _back_end(requested, needs_kind=bool(presets or given))
     chosen = {**(presets.get(kind, {}) if kind is not None else {}), **given}
     doubts = () if kind is None else _checked({**environment, **chosen}, given, kind)
+    doubts += _replaced(environment, {name: value for name, value in chosen.items() if name not in given})
+    if Path(ascend_perf.__file__).parents[1] != Path.cwd():  # a checkout that is not installed is found by its folder
+        environment["PYTHONSAFEPATH"] = "1"  # a http.py or profile.py of the user's in the folder is not imported
     if ranks.world_size > 1:
         threads = max(1, (devices.usable_cores() or 1) // ranks.per_node)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
@@ -58,6 +62,20 @@ def _assigned(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise UsageError(f"--env {text!r} is not KEY=VALUE", hint="example: --env TASK_QUEUE_ENABLE=2")
     return name.strip(), value
+
+
+def _replaced(before: Mapping[str, str], preset: Mapping[str, str]) -> tuple[Words, ...]:
+    """Variables of the shell that those of the preset replace by another value."""
+    return tuple(
+        Words(
+            f"{name}={masked(before[name])} of the shell is replaced by {name}={value} of the preset; to keep it: "
+            f"--env {name}={masked(before[name])}",
+            f"预设的 {name}={value} 替换了 shell 中的 {name}={masked(before[name])}；"
+            f"如需保留：--env {name}={masked(before[name])}",
+        )
+        for name, value in preset.items()
+        if before.get(name, value) != value
+    )
 
 
 def _checked(variables: Mapping[str, str], given: Mapping[str, str], kind: str) -> tuple[Words, ...]:

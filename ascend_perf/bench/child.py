@@ -119,6 +119,7 @@ def main(folder: Path) -> int:
             sys.stderr.flush()
             os._exit(143 if is_stop else int(str(told["exit_code"])))  # collectives in flight would hang an orderly end
         send({"event": "end"})
+    _leave(rank)
     return 0
 
 
@@ -203,7 +204,6 @@ def _run(
             "environment": environment.environment(),
         })  # fmt: skip
     closing.close()
-    _leave(rank)
 
 
 def _meter(device: devices.SeenDevice) -> energy.GpuMeter | None:
@@ -283,6 +283,7 @@ def _join(device: devices.SeenDevice, rank: _Rank) -> None:
 
 
 def _leave(rank: _Rank) -> None:
+    """Leave the job. Everything was told: what fails from here on, or as the interpreter ends, loses nothing."""
     if rank.world_size > 1:
         import torch.distributed as dist
 

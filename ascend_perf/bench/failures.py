@@ -21,7 +21,10 @@ _ASKED: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def error_of(heard: Heard, ranks: Ranks) -> Exception | None:
-    """The error of a job; None when it came to its end.
+    """The error of a job; None when it came to its end: there is a result, and every rank here has told all.
+
+    How the processes end after that is not looked at: threads of torch's back ends now and then abort an interpreter
+    that is being taken down.
 
     A rank that was killed is blamed first, then the rank that told of an error first; that a rank lost the connection
     to another is blamed only when nothing else is known. What is no error of the user or the machine is a RuntimeError
@@ -31,7 +34,8 @@ def error_of(heard: Heard, ranks: Ranks) -> Exception | None:
         if heard.signal == signal.SIGINT:
             return Interrupted("stopped by Ctrl-C")
         return Terminated("stopped by SIGTERM")
-    if heard.last("result") is not None and heard.code == 0:
+    ended = {int(message["rank"]) for message in heard.of("end")}
+    if heard.last("result") is not None and (heard.code == 0 or ended.issuperset(ranks.here)):
         return None
     told = sorted(heard.of("error"), key=lambda message: int(message["time_ns"]))
     spoke = {int(message["rank"]) for event in ("error", "stopped", "end") for message in heard.of(event)}

@@ -30,6 +30,8 @@ STOP_S: Final = 15.0
 """Time for closing servers and writing the trace after a first Ctrl-C. Status: assumed."""
 FAIL_S: Final = 4.0
 """Time for the other ranks to tell their part when one has failed. Status: assumed."""
+END_S: Final = 60.0
+"""Time for processes that have told all to end. Status: assumed."""
 TAIL_LINES: Final = 20
 """Lines of a workload that died which are kept."""
 
@@ -136,6 +138,8 @@ class _Job:
                 self._process.terminate()
             elif deadline is None and heard.of("error"):
                 deadline = now + FAIL_S
+            elif deadline is None and len(heard.of("end")) == len(self._ranks.here):
+                deadline = now + END_S
             if len(signals) > 1 or (deadline is not None and now > deadline):
                 self.kill()
         heard.code = self._process.returncode

@@ -13,7 +13,7 @@ from ascend_perf import plugins
 ROOT = Path(__file__).parents[2]
 
 MODULE = '''
-import os, signal, time
+import atexit, os, signal, time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,7 +30,7 @@ class Shape:
 class Config:
     shape: Shape = field(default=Shape())
     fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known"] = "none"
-    at: Literal["build", "step", "measured", "warming", "profiled"] = "step"
+    at: Literal["build", "step", "measured", "warming", "profiled", "exit"] = "step"
     on_rank: int = 0
     slow_rank: int = -1
     need_bytes: int = 100
@@ -73,6 +73,7 @@ def fake(config, place, seed):
                 Path(os.environ["FAKE_NEWS"], "asked").touch()
 
     trip("build")
+    atexit.register(trip, "exit")
     values = []
     count = {"steps": 0, "measured": 0}
     weight = torch.ones(config.shape.width)

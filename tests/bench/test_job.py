@@ -118,6 +118,40 @@ def test_a_rank_that_fails_ends_the_job_with_one_message_that_names_it(
     assert analysis.run.traces[0].meta.warnings[0].startswith("the run failed: rank 1 of 2")
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("fault", ["kill", "stubborn"])
+@pytest.mark.parametrize("ranks", [Ranks(), TWO], ids=["one", "two"])
+def test_how_a_process_ends_when_all_was_told_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, ranks: Ranks
+) -> None:
+    """Threads of a back end abort the interpreter, or keep it from ending: the run is complete."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr("ascend_perf.bench.job.END_S", 0.5)
+    faults = (f"fault={fault}", "at=exit", f"on_rank={ranks.world_size - 1}")
+
+    where, manifest = launch(
+        Request(workload="fake", device="cpu", ranks=ranks, overrides=faults), folder=tmp_path / "run"
+    )
+
+    assert (manifest.status, manifest.problem) == ("complete", "")
+    assert len(manifest.timings_ns["profiled"]) == 2
+    assert len(manifest.files["trace"]) == ranks.world_size
+
+
+@pytest.mark.torch
+def test_modules_of_the_working_directory_are_not_taken_for_those_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    for name in ("http", "profile", "queue", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')", "utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    _, manifest = launch(Request(workload="fake", device="cpu", ranks=TWO), folder=tmp_path / "run")
+
+    assert manifest.status == "complete"
+
+
 def test_what_does_not_fit_so_many_processes_is_refused_before_any_starts(tmp_path: Path) -> None:
     request = Request(workload="fake", device="cpu", ranks=TWO, overrides=("cut=3",))
     with pytest.raises(UsageError, match="fake on 2 processes: cut 3 does not divide 2; choices: 1, 2"):

@@ -17,9 +17,11 @@ import pytest
 from ascend_perf.bench import before
 from ascend_perf.bench.launch import Notice, Ranks, Request, default_folder, launch
 from ascend_perf.collectors import devices
+from ascend_perf.collectors.environment import environment
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.manifest import read_manifest, write_manifest
 from ascend_perf.model.run import Manifest
+from ascend_perf.workloads._spec import load_workloads
 
 FAST_LLM = (
     "layers=1", "width=16", "heads=2", "kv_heads=1", "hidden=16", "vocabulary=32", "tokens=8", "batch=1",
@@ -249,6 +251,30 @@ def test_variables_of_the_user_win_over_the_presets_and_cores_are_shared(monkeyp
     assert (seen["MALLOC_ARENA_MAX"], seen["OMP_PROC_BIND"], seen["OMP_NUM_THREADS"]) == ("4", "true", "2")
     assert "TASK_QUEUE_ENABLE" not in seen
     assert doubts == ()
+
+
+def test_a_variable_of_the_shell_that_the_preset_replaces_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    presets = {"cpu": {"MALLOC_ARENA_MAX": "2", "OMP_PROC_BIND": "true"}}
+
+    seen, doubts = before.environment_of("cpu", Ranks(), (), presets)
+    kept, silent = before.environment_of("cpu", Ranks(), ("MALLOC_ARENA_MAX=8",), presets)
+
+    assert seen["MALLOC_ARENA_MAX"] == "2"
+    assert [doubt.en for doubt in doubts] == [
+        "MALLOC_ARENA_MAX=8 of the shell is replaced by MALLOC_ARENA_MAX=2 of the preset; to keep it: "
+        "--env MALLOC_ARENA_MAX=8"
+    ]
+    assert (kept["MALLOC_ARENA_MAX"], silent) == ("8", ())
+
+
+def test_what_presets_set_is_recorded() -> None:
+    """Each variable of each preset is in the manifest."""
+    for workload in load_workloads().parts.values():
+        for preset in workload.presets().values():
+            for variables in preset.environment.values():
+                assert environment(variables).keys() == variables.keys(), (workload.name, preset.name)
 
 
 def test_two_profilers_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: None) -> None:
