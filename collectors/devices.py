@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+import ascend_perf
 from ascend_perf.errors import MachineError
 
 DeviceType = Literal["npu", "cuda", "cpu"]
@@ -171,12 +172,21 @@ def probe() -> Inventory:
     return Inventory(devices=(cpu(),), torch_version=torch_version, torch_npu_version=npu_version, problems=(first,))
 
 
+def safe_path() -> dict[str, str]:
+    """Variable for processes of ours: a http.py or profile.py in the user's folder is not taken for Python's own.
+
+    From Python 3.11 on. A checkout of ours that is not installed is found by its folder, which then must stay in.
+    """
+    is_checkout = Path(ascend_perf.__file__).parents[1] == Path.cwd()
+    return {} if is_checkout else {"PYTHONSAFEPATH": "1"}
+
+
 def _ask_child(environment: Mapping[str, str]) -> Inventory | str:
     command = [sys.executable, "-m", "ascend_perf.collectors.devices"]
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, **environment},
+            env={**os.environ, **safe_path(), **environment},
             capture_output=True,
             text=True,
             errors="replace",

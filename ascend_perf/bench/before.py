@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import ascend_perf
 from ascend_perf.bench.job import Ranks
 from ascend_perf.collectors import devices
 from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES, masked
@@ -47,8 +46,7 @@ def environment_of(
     chosen = {**(presets.get(kind, {}) if kind is not None else {}), **given}
     doubts = () if kind is None else _checked({**environment, **chosen}, given, kind)
     doubts += _replaced(environment, {name: value for name, value in chosen.items() if name not in given})
-    if Path(ascend_perf.__file__).parents[1] != Path.cwd():  # a checkout that is not installed is found by its folder
-        environment["PYTHONSAFEPATH"] = "1"  # a http.py or profile.py of the user's in the folder is not imported
+    environment |= devices.safe_path()
     if ranks.world_size > 1:
         threads = max(1, (devices.usable_cores() or 1) // ranks.per_node)
         environment.setdefault("OMP_NUM_THREADS", str(threads))

@@ -15,6 +15,7 @@ import pytest
 from ascend_perf import pipeline
 from ascend_perf.bench.launch import Notice, Ranks, Request, launch
 from ascend_perf.bench.prediction import predicted
+from ascend_perf.collectors import devices
 from ascend_perf.errors import InputError, MachineError, UsageError
 from ascend_perf.manifest import read_manifest
 from ascend_perf.model.run import Manifest
@@ -129,7 +130,7 @@ def test_how_a_process_ends_when_all_was_told_loses_nothing(
     monkeypatch.setattr("ascend_perf.bench.job.END_S", 0.5)
     faults = (f"fault={fault}", "at=exit", f"on_rank={ranks.world_size - 1}")
 
-    where, manifest = launch(
+    _, manifest = launch(
         Request(workload="fake", device="cpu", ranks=ranks, overrides=faults), folder=tmp_path / "run"
     )
 
@@ -150,6 +151,7 @@ def test_modules_of_the_working_directory_are_not_taken_for_those_of_python(
     _, manifest = launch(Request(workload="fake", device="cpu", ranks=TWO), folder=tmp_path / "run")
 
     assert manifest.status == "complete"
+    assert devices.probe().problems == ()
 
 
 def test_what_does_not_fit_so_many_processes_is_refused_before_any_starts(tmp_path: Path) -> None:
