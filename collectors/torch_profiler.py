@@ -176,7 +176,7 @@ class KinetoRecorder:
 
         self._target = folder / f"rank{rank}.pt.trace.json.gz"
         self.profiler: Steps = profile(
-            activities=_activities(device),
+            activities=activities(device),
             schedule=schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
             on_trace_ready=self._export,
             record_shapes=options.record_shapes,
@@ -244,7 +244,12 @@ def _timed(step: Callable[[], None], synchronise: Callable[[], None]) -> int:
     return time.perf_counter_ns() - start_ns
 
 
-def _activities(device: str) -> list[torch.profiler.ProfilerActivity]:
+def activities(device: str) -> list[torch.profiler.ProfilerActivity]:
+    """What to record for a device: the host and it.
+
+    Raises:
+        MachineError: this build of torch cannot record it.
+    """
     from torch.profiler import supported_activities
 
     names = ("CPU",) if device == "cpu" else ("CPU", device.split(":")[0].upper())

@@ -1,0 +1,493 @@
+"""`ascend-perf collect`: run a user's command under a profiler and leave a run directory.
+
+The run directory has a manifest from its first moment on: whatever ends us or the command, `ascend-perf analyze` reads
+it and says how it ended. The words of the tools are not believed; what lies on disk is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from ascend_perf import manifest as manifests
+from ascend_perf.bench import collected, command
+from ascend_perf.bench.folder import RunFolder
+from ascend_perf.collectors import _step_times, devices, in_process, msprof, npu_analysis, telemetry
+from ascend_perf.collectors.collect_plan import SETTINGS_FILE, CollectRequest, Here, Plan, facts_here, make_plan
+from ascend_perf.collectors.environment import environment, masked, versions
+from ascend_perf.errors import MachineError
+from ascend_perf.model.finding import Metric
+from ascend_perf.model.run import Fact, Manifest
+
+TELEMETRY_FILE: Final = "telemetry.csv"
+COLLECTED_FILE: Final = "collected.json"
+EXPORT_TIMEOUT_S: Final = 3600
+"""An export that takes longer hangs. Status: assumed."""
+MIN_FREE_BYTES: Final = 1 << 30
+"""A run is not started with less free disk. Status: assumed."""
+LOW_BYTES: Final = in_process.MIN_FREE_BYTES
+"""Recording is ended with less free disk."""
+MSPROF_STOPS_BYTES: Final = 20 << 20
+"""msprof stops writing without a word. Source: format reference for collectors, section 1.4."""
+LOOK_EVERY: Final = 10
+"""Looks at the disk among the ticks of a command."""
+
+_SECRET: Final = re.compile(r"(--?[\w-]*(?:token|secret|password|passwd|api-?key|access-?key)[\w-]*)(?:=(.*))?", re.I)
+_SIGNALS: Final = {2: "Ctrl-C", 15: "SIGTERM", 1: "SIGHUP (the terminal was closed)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What became of a run."""
+
+    folder: Path
+    manifest: Manifest
+    code: int
+    """Exit code of the command itself."""
+    hint: str = ""
+    """What to do about `manifest.problem`."""
+    has_trace: bool
+
+
+def default_folder(command_words: Sequence[str], now: datetime) -> Path:
+    """runs/collect-<program>-<timestamp> under the current directory."""
+    return Path("runs") / f"collect-{name_of(command_words)}-{now:%Y%m%d-%H%M%S}"
+
+
+def name_of(words: Sequence[str]) -> str:
+    """The program of a command as people call it: its script, else its first word."""
+    for word in words:
+        if word.endswith((".py", ".sh")):
+            return re.sub(r"[^\w.-]", "-", Path(word).name)[:60]
+    for index, word in enumerate(words[:-1]):
+        if word == "-m" and re.fullmatch(r"[\w.]+", words[index + 1]):
+            return words[index + 1][:60]
+    return re.sub(r"[^\w.-]", "-", Path(words[0]).name)[:60] or "command"
+
+
+def collect(
+    request: CollectRequest, *, folder: Path | None = None, force: bool = False, here: Here | None = None,
+    on_notice: Callable[[str], None] = lambda text: None,
+) -> Collected:  # fmt: skip
+    """Run the command to its end, then export and analyze what was recorded.
+
+    Args:
+        request: what to record.
+        folder: the run directory; None makes runs/collect-<program>-<timestamp>.
+        force: replace a run directory that is there.
+        here: facts about this machine; None: they are gathered.
+        on_notice: told what to know before and while it runs.
+
+    Raises:
+        UsageError: the command or an option cannot work, or the folder is taken.
+        MachineError: a collector is not here, another profiler is in the way, or the disk is too full.
+    """
+    now = datetime.now().astimezone()
+    here = facts_here() if here is None else here
+    where = RunFolder(folder or default_folder(request.command or ("command",), now), force)
+    umask = os.umask(0o022)
+    os.umask(umask)
+    target = where.path.resolve()
+    plan = make_plan(request, here, target, umask=umask)
+    _check_disk(target, request, on_notice)
+    for text in ((f"collector: {plan.collector} ({plan.why})",) if plan.why else ()) + plan.notes:
+        on_notice(text)
+    with where:
+        attempt = _Attempt(request, plan, here, now, where.path.resolve(), on_notice)
+        attempt.prepare(umask)
+        try:
+            attempt.run()
+            attempt.finish()
+        except KeyboardInterrupt:
+            attempt.interrupted("stopped by Ctrl-C while the profile was exported")
+        manifest = attempt.manifest()
+        attempt.clean()
+        manifests.write_manifest(where.path, manifest)
+        if manifest.status == "complete":
+            where.done()
+            path = where.path
+        else:
+            path = where.left()
+        return Collected(
+            folder=path, manifest=manifest, code=attempt.code, hint=attempt.hint, has_trace=attempt.has_trace
+        )
+
+
+def _check_disk(target: Path, request: CollectRequest, on_notice: Callable[[str], None]) -> None:
+    place = next(parent for parent in (target, *target.parents) if parent.exists())
+    free_bytes = shutil.disk_usage(place).free
+    if free_bytes < MIN_FREE_BYTES:
+        raise MachineError(
+            f"only {free_bytes >> 20} MiB are free on the disk of the run directory",
+            hint="free space, or choose another -o",
+        )
+    limit = request.storage_limit_bytes
+    if limit is not None and limit > free_bytes:
+        on_notice(f"the storage limit is larger than what is free on the disk ({free_bytes >> 20} MiB)")
+
+
+class _Attempt:
+    """One run, and what is known of it so far."""
+
+    def __init__(
+        self, request: CollectRequest, plan: Plan, here: Here, now: datetime, folder: Path,
+        on_notice: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._request, self._plan, self._here, self._now, self._folder = request, plan, here, now, folder
+        self._on_notice = on_notice
+        self._told = folder / in_process.TOLD_FOLDER
+        self._trace = folder / in_process.TRACE_FOLDER
+        self._environment = plan.environment(here.variables)
+        self._ended: command.Ended | None = None
+        self._processes: list[collected.Process] = []
+        self._notes: list[str] = list(plan.notes)
+        self._exports: list[msprof.Exported] = []
+        self._samples: Sequence[telemetry.Sample] = ()
+        self._stopped = ""
+        self._problem = ""
+        self._has_low_disk = False
+        self.hint = ""
+        self.code = 1
+        self.has_trace = False
+
+    # ---- before ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, umask: int) -> None:
+        """Make the folders, and a manifest that holds if nothing else is ever written."""
+        self._trace.mkdir()
+        self._told.mkdir()
+        if self._plan.settings is not None:
+            (self._told / SETTINGS_FILE).write_text(self._plan.settings.to_json(), "utf-8")
+        if self._plan.script is not None:
+            (self._told / msprof.SCRIPT).write_text(self._plan.script, "utf-8")
+        self._stopped = "`ascend-perf collect` was ended before the command was (killed?)"
+        manifests.write_manifest(self._folder, self.manifest())
+        self._stopped = ""
+
+    # ---- the command -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the command."""
+        is_msprof = self._plan.collector == "msprof"
+        with ExitStack() as stack:
+            watch = _Watch(self, stack, is_msprof)
+            self._ended = command.run_command(
+                self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof,
+                umask=0o027 if is_msprof else -1,
+            )
+            self._samples = watch.samples
+        ended = self._ended
+        code = ended.code
+        if is_msprof and not ended.problem:
+            code = msprof.exit_code_of(self._told / msprof.EXIT_FILE)
+        if ended.signals:
+            self._stopped = f"stopped by {_SIGNALS.get(ended.signals[0], 'a signal')}"
+        if ended.problem:
+            self.code, self._problem = ended.code or 1, ended.problem
+            self.hint = "check the command behind --"
+        elif code is None:
+            self._lost_program(ended)
+        else:
+            self.code = code
+            if code and not self._stopped:
+                self._problem = _code_words(code)
+
+    def _lost_program(self, ended: command.Ended) -> None:
+        """msprof has ended without a word of the program's own end."""
+        words = msprof.reason(ended.output)
+        if ended.code and ended.code >= 128 and ended.code != 255:
+            self.code, self._problem = ended.code, f"msprof was ended: {_code_words(ended.code)}"
+        elif msprof.prof_folders(self._trace):
+            self.code = 137
+            self._problem = "the program's shell was killed: its exit code is not known"
+        else:
+            self.code = MachineError.exit_code
+            self._problem = f"msprof did not start the program: {masked(words) or 'it said nothing'}"
+            self.hint = msprof.cure(words) or "look into ~/ascend/log/debug/plog"
+
+    def tick_disk(self) -> None:
+        """End recording before the disk is full."""
+        free_bytes = shutil.disk_usage(self._folder).free
+        if free_bytes < LOW_BYTES and not self._has_low_disk:
+            self._has_low_disk = True
+            note = f"only {free_bytes >> 20} MiB were left on the disk: recording was ended"
+            if self._plan.collector == "msprof":
+                note = f"only {free_bytes >> 20} MiB were left on the disk: msprof stops writing without a word"
+            self._notes.append(note)
+            self._on_notice(note)
+            (self._told / in_process.STOP_FILE).touch()
+
+    # ---- afterwards --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Export and parse, each place by itself; find out what there is and why something is not."""
+        if self._ended is None or self._ended.problem:
+            return
+        if self._plan.collector == "msprof":
+            self._finish_msprof()
+        else:
+            self._finish_in_process()
+        self.has_trace = self._has_traces()
+        if not self.has_trace and not self._problem and not self._stopped:
+            self._problem = "nothing was recorded"
+
+    def interrupted(self, problem: str) -> None:
+        """We were told to stop while we finished."""
+        self._stopped = self._stopped or problem
+        self.has_trace = self._has_traces()
+
+    def _finish_msprof(self) -> None:
+        assert self._here.msprof is not None and self._ended is not None
+        program, said = str(self._here.msprof), self._ended.output
+        folders = msprof.prof_folders(self._trace)
+        for folder in folders:
+            self._on_notice(f"export: {folder.name}")
+            result = msprof.export(folder, program, self._quietly, python=self._request.python)
+            self._exports.append(result)
+            if result.status == "failed":
+                note, cure = f"{folder.name} could not be exported: {result.problem}", msprof.cure(result.problem)
+                self._notes.append(masked(note) + (f" (hint: {cure})" if cure else ""))
+            elif result.status == "no device data":
+                self._notes.append(f"{folder.name} holds no data of a device: {result.problem}")
+            elif len(folders) > 1:
+                self._analyze_communication(program, folder)
+        limit = self._request.storage_limit_bytes
+        if limit is not None and self._raw_bytes() >= 0.95 * limit:
+            self._notes.append("the storage limit was reached: msprof has dropped the oldest data")
+        for warning in msprof.messages(said, "WARNING"):
+            if not re.search(r"exception has occurred in process App|stop singal", warning):
+                self._notes.append(masked(f"msprof warned: {warning}"))
+        if not folders and not self._problem:
+            self._nothing_of_msprof(said)
+        elif folders and all(one.status == "failed" for one in self._exports):
+            first = self._exports[0].problem
+            self._problem = self._problem or f"no PROF directory could be exported: {masked(first)}"
+            self.hint = msprof.cure(first) or "msprof --export=on --output=PROF on a machine with CANN"
+
+    def _nothing_of_msprof(self, said: str) -> None:
+        errors = msprof.messages(said, "ERROR")
+        if self._request.delay_s is not None and not errors:
+            delay_s = self._request.delay_s
+            self._problem = f"msprof left nothing: the program had ended before --delay {delay_s} was over"
+            self.hint = "take a smaller --delay"
+            return
+        words = masked(errors[0]) if errors else "it left no PROF directory, and said nothing"
+        self._problem = self._problem or f"msprof collected nothing: {words}"
+        self.hint = msprof.cure(words) or "does the program use the NPU? look into ~/ascend/log/debug/plog"
+
+    def _analyze_communication(self, program: str, folder: Path) -> None:
+        said = self._quietly(msprof.analyze_command(program, str(folder)))
+        if not any((folder / "analyze").glob("communication*")):
+            self._notes.append(masked(
+                f"{folder.name}: no sums of its communication: {msprof.reason(said) or 'msprof said nothing'}"
+            ))  # fmt: skip
+
+    def _finish_in_process(self) -> None:
+        settings = self._plan.settings
+        assert settings is not None
+        self._processes = collected.processes_of(self._told)
+        self._parse_npu()
+        self._notes += collected.notes_of(self._processes)
+        if not any(self._trace.iterdir()) and not self._problem:
+            has_python = (self._told / in_process.SEEN_FILE).exists()
+            problem, self.hint = collected.why_nothing(self._processes, settings, has_python)
+            if not self._stopped:
+                self._problem = masked(problem)
+            else:
+                self._notes.append(masked(problem))
+
+    def _parse_npu(self) -> None:
+        """Parse raw data of torch_npu: one process each, at most half the cores at once."""
+        python = {path: one.executable for one in self._processes for path in one.written}
+        raw = sorted(path for path in self._trace.glob("*_ascend_pt") if not npu_analysis.is_parsed(path))
+        if not raw:
+            return
+        self._on_notice(f"parsing {len(raw)} profile(s) of torch_npu")
+
+        def parse(folder: Path) -> str:
+            name = f"{in_process.TRACE_FOLDER}/{folder.name}"
+            words = npu_analysis.command(folder, python.get(name) or "python3")
+            return self._quietly(words)
+
+        with ThreadPoolExecutor(max(1, (devices.usable_cores() or 2) // 2)) as pool:
+            for folder, said in zip(raw, pool.map(parse, raw), strict=True):
+                if not npu_analysis.is_parsed(folder):
+                    what, hint = npu_analysis.problem_of(said)
+                    note = masked(f"{folder.name} could not be parsed: {what}")
+                    self._notes.append(note + (f" (hint: {hint})" if hint else ""))
+                elif npu_analysis.NO_MSPROF in said:
+                    what, hint = npu_analysis.problem_of(said)
+                    self._notes.append(f"{folder.name}: {what} (hint: {hint})")
+
+    def _quietly(self, words: Sequence[str]) -> str:
+        own = (in_process.VARIABLE, "PYTHONUNBUFFERED")
+        variables = {name: value for name, value in self._environment.items() if name not in own}
+        return command.run_quietly(words, variables, timeout_s=EXPORT_TIMEOUT_S)
+
+    def _has_traces(self) -> bool:
+        if self._plan.collector == "msprof":
+            return any(msprof.state_of(folder).exported for folder in msprof.prof_folders(self._trace))
+        return any(
+            npu_analysis.is_parsed(path) if path.is_dir() else path.name.endswith(".json.gz")
+            for path in self._trace.iterdir()
+        )
+
+    def _raw_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._trace.glob("PROF_*/*/data/*") if path.is_file())
+
+    # ---- the run directory -------------------------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        """Write what was told as one file without private words, and remove the working files, which hold them."""
+        if self._samples:
+            telemetry.write_samples(self._folder / TELEMETRY_FILE, self._samples)
+        body = {
+            "collector": self._plan.collector,
+            "command": _masked_command(self._request.command),
+            "options": {name: _plain(value) for name, value in self._plan.options.items()},
+            "exit_code": self.code,
+            "exports": [
+                {"name": one.name, "status": one.status, "problem": masked(one.problem)} for one in self._exports
+            ],
+            "processes": [
+                {
+                    "rank": one.rank, "device": one.device, "first_step": one.first_step, "steps": one.steps,
+                    "recorded": one.recorded, "written": one.written,
+                    "problems": [masked(what) for what, _ in one.problems],
+                }
+                for one in self._processes
+            ],
+        }  # fmt: skip
+        for path in self._told.iterdir():
+            path.unlink()
+        (self._told / COLLECTED_FILE).write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    def manifest(self) -> Manifest:
+        """The manifest of what is known now."""
+        request, plan = self._request, self._plan
+        traces = sorted(path.name for path in self._trace.iterdir())
+        metrics: tuple[Metric, ...] = ()
+        if times := collected.times_of(self._processes):
+            metrics = _step_times.metrics_of(_step_times.slowest(times))
+        status: Literal["complete", "interrupted", "failed"] = "complete"
+        if self._stopped:
+            status = "interrupted"
+        elif self._problem:
+            status = "failed"
+        device = next((one.device for one in self._processes if one.device), "")
+        kind = device.split(":")[0] if device else "npu" if plan.collector != "torch" else "cpu"
+        facts: dict[str, Fact] = {}
+        if kind == "cpu":
+            seen = devices.cpu()
+            facts = {"index": 0, "name": seen.name, "memory_bytes": seen.memory_bytes, "cores": seen.cores}
+        recorded = [one for one in self._processes if one.written]
+        if recorded:
+            facts["recorded_ranks"] = len({one.rank for one in recorded})
+        return Manifest(
+            workload=name_of(request.command),
+            preset=request.level,
+            device=kind,
+            device_facts=facts,
+            data_origin="measured",
+            created=self._now.isoformat(timespec="seconds"),
+            config={
+                "collector": plan.collector, "level": request.level, "exit_code": self.code,
+                **{f"option.{name}": _plain(value) for name, value in plan.options.items()},
+                **({} if plan.settings is None else {
+                    "skip": plan.settings.skip, "warmup": plan.settings.warmup, "active": plan.settings.active,
+                    "repeat": plan.settings.repeat, "step_of": plan.settings.step_of,
+                }),
+                "delay_s": request.delay_s, "duration_s": request.duration_s,
+                "storage_limit_bytes": request.storage_limit_bytes,
+            },
+            command=("ascend-perf", "collect", "--with", plan.collector, "--level", request.level, "--",
+                     *_masked_command(request.command)),
+            versions={
+                **versions(), **({"cann": self._here.cann_version} if self._here.cann_version else {}),
+            },
+            environment=environment(self._environment),
+            metrics=metrics,
+            files={
+                **({"trace": tuple(f"{in_process.TRACE_FOLDER}/{name}" for name in traces)} if traces else {}),
+                **({"telemetry": (TELEMETRY_FILE,)} if self._samples else {}),
+                "collected": (f"{in_process.TOLD_FOLDER}/{COLLECTED_FILE}",),
+            },
+            notes=tuple(dict.fromkeys(self._notes)),
+            status=status,
+            problem=self._stopped or self._problem,
+        )  # fmt: skip
+
+
+class _Watch:
+    """Looks at the command while it runs: telemetry of the first recorded process, and the disk."""
+
+    def __init__(self, attempt: _Attempt, stack: ExitStack, is_msprof: bool) -> None:
+        self._attempt, self._stack, self._is_msprof = attempt, stack, is_msprof
+        self._sampler: telemetry.Sampler | None = None
+        self._ticks = 0
+
+    def tick(self, pid: int) -> None:
+        """Called about every 0.1 s."""
+        self._ticks += 1
+        if self._ticks % LOOK_EVERY == 0:
+            self._attempt.tick_disk()
+        if self._sampler is None and telemetry.is_available() and self._ticks % 5 == 0:
+            import psutil
+
+            try:
+                target = self._target(pid)
+                if target is not None:
+                    self._sampler = self._stack.enter_context(telemetry.Sampler(target))
+            except psutil.Error:  # it has ended
+                return
+
+    def _target(self, pid: int) -> int | None:
+        """The process to sample: of rank 0; under msprof the program below its shell."""
+        import psutil
+
+        if self._is_msprof:
+            below = psutil.Process(pid).children(recursive=True)
+            return next((one.pid for one in below if one.name() not in ("sh", "bash", "dash")), None)
+        processes = collected.processes_of(self._attempt._told)
+        return next((one.pid for one in processes if one.rank in (0, None)), None)
+
+    @property
+    def samples(self) -> Sequence[telemetry.Sample]:
+        """What was sampled."""
+        return () if self._sampler is None else self._sampler.samples
+
+
+def _code_words(code: int) -> str:
+    if code > 128:
+        killed = " (the memory of the machine, or of its container, was used up?)" if code == 137 else ""
+        return f"the command was ended by signal {code - 128}{killed}"
+    return f"the command ended with code {code}"
+
+
+def _masked_command(words: Sequence[str]) -> tuple[str, ...]:
+    """Words of a command without folders, names of people and hosts, and values of secrets."""
+    shown: list[str] = []
+    hides_next = False
+    for word in words:
+        found = _SECRET.fullmatch(word)
+        if hides_next and not word.startswith("-"):
+            shown.append("<secret>")
+        elif found is not None and found[2] is not None:
+            shown.append(f"{found[1]}=<secret>")
+        else:
+            shown.append(masked(word))
+        hides_next = found is not None and found[2] is None
+    return tuple(shown)
+
+
+def _plain(value: object) -> Fact:
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

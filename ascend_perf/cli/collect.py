@@ -1,0 +1,225 @@
+"""Run a command of your own under a profiler and write a report."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from ascend_perf.cli import _show
+from ascend_perf.errors import AscendPerfError, UsageError
+
+if TYPE_CHECKING:
+    from ascend_perf.collectors.collect_plan import Plan
+
+
+@click.command("collect", context_settings={"ignore_unknown_options": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option(
+    "--with",
+    "collector",
+    type=click.Choice(["auto", "msprof", "torch-npu", "torch"]),
+    default="auto",
+    show_default=True,
+    help="auto: torch-npu where an NPU and torch_npu are, msprof where an NPU is, else torch (CUDA, CPU).",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "standard", "deep"]),
+    default="standard",
+    show_default=True,
+    help="quick disturbs least; deep records stacks, links, caches and the host too.",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="One option of the profiler, over the level's, such as aic-metrics=Memory; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the exact command lines and variables, and do nothing.")
+@click.option(
+    "--storage-limit", metavar="SIZE", help="Most that a profile may take on disk, such as 10GB. [default: none]"
+)
+@click.option("--delay", type=click.IntRange(min=1), metavar="SECONDS", help="Begin to record so long after the start.")
+@click.option("--duration", type=click.IntRange(min=1), metavar="SECONDS", help="Record so long.")
+@click.option("--ranks", metavar="LIST", help="Ranks that record, such as 0,8-15.  [default: all]")
+@click.option("--skip", type=click.IntRange(min=1), help="Steps before recording.  [default: 5]")
+@click.option("--warmup", type=click.IntRange(min=1), help="Steps that warm the profiler up.  [default: 1]")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to record.  [default: 3]")
+@click.option("--wait", type=click.IntRange(min=0), help="Steps between two recordings.  [default: 0]")
+@click.option("--repeat", type=click.IntRange(min=0), help="Recordings; 0: until the end.  [default: 1]")
+@click.option(
+    "--step-of",
+    type=click.Choice(["auto", "optimizer", "data", "calls", "process"]),
+    help="What a step is: of the optimizer, a batch of a DataLoader, a call of ascend_perf.hooks.step(); process: "
+    "record from start to end.  [default: auto, the first that there is]",
+)
+@click.option("--soc", metavar="NAME", help="msprof: the chip, such as Ascend910B2: its counters are checked.")
+@click.option("--python", metavar="PATH", help="msprof: Python of its parser.  [default: python3]")
+@click.option(
+    "-o", "--output", "folder", type=click.Path(path_type=Path),
+    help="Run directory.  [default: runs/collect-PROGRAM-TIMESTAMP]",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace a run directory that is there.")
+@click.option("--no-report", is_flag=True, help="Record only; the run directory can be analysed later, anywhere.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of output.")
+@click.option(
+    "--format", "formats", default="html,json,md", show_default=True, help="Reports to write, separated by commas."
+)
+def command(
+    words: tuple[str, ...],
+    collector: Literal["auto", "msprof", "torch-npu", "torch"],
+    level: Literal["quick", "standard", "deep"],
+    options: tuple[str, ...],
+    dry_run: bool,
+    storage_limit: str | None,
+    delay: int | None,
+    duration: int | None,
+    ranks: str | None,
+    skip: int | None,
+    warmup: int | None,
+    steps: int | None,
+    wait: int | None,
+    repeat: int | None,
+    step_of: Literal["auto", "optimizer", "data", "calls", "process"] | None,
+    soc: str | None,
+    python: str | None,
+    folder: Path | None,
+    force: bool,
+    no_report: bool,
+    lang: Literal["en", "zh"],
+    formats: str,
+) -> None:
+    """Run COMMAND under a profiler and write a report. The program needs no change.
+
+    A launcher (torchrun) is wrapped once, never each rank. Output, input and signals are the command's own, and so is
+    the exit code of this one: whether something was recorded is said, and stands in manifest.json.
+
+    \b
+    ascend-perf collect -- python train.py
+    ascend-perf collect --steps 5 --ranks 0 -- torchrun --nproc-per-node 8 train.py
+    ascend-perf collect --with msprof --option aic-metrics=Memory --dry-run -- bash run.sh
+    """
+    from datetime import datetime
+
+    from ascend_perf.bench.collect import collect, default_folder
+    from ascend_perf.collectors.collect_plan import CollectRequest, facts_here, make_plan
+
+    chosen_formats = _show.formats_of(formats)
+    request = CollectRequest(
+        command=words, collector=collector, level=level, options=dict(_assigned(text) for text in options),
+        storage_limit_bytes=None if storage_limit is None else size_bytes(storage_limit), delay_s=delay,
+        duration_s=duration, ranks=None if ranks is None else ranks_of(ranks), skip=skip, warmup=warmup, steps=steps,
+        wait=wait, repeat=repeat, step_of=step_of, soc=soc, python=python,
+    )  # fmt: skip
+    if dry_run:
+        target = folder or default_folder(words or ("command",), datetime.now().astimezone())
+        click.echo(plan_words(make_plan(request, facts_here(), target.resolve())))
+        return
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            click.echo(f"ascend-perf: {_said(text, lang)}", err=True)
+
+    done = collect(request, folder=folder, force=force, on_notice=tell)
+    manifest = done.manifest
+    for note in manifest.notes:
+        tell(note)
+    if manifest.problem:
+        hint = f"\n  hint: {done.hint}" if done.hint else ""
+        click.echo(f"ascend-perf: {_said(manifest.problem, lang)}{hint}", err=True)
+    if done.has_trace and not no_report:
+        _report(done.folder, chosen_formats, lang)
+    else:
+        click.echo(str(done.folder))
+    raise click.exceptions.Exit(done.code)
+
+
+def _report(folder: Path, formats: tuple[str, ...], lang: Literal["en", "zh"]) -> None:
+    """Write the report; a failure is said, and is not the command's."""
+    from ascend_perf import pipeline
+
+    try:
+        with _show.working("reading the trace") as update:
+            result = pipeline.report(
+                [folder], out=folder / "report", formats=formats, lang=lang, force=True, progress=update
+            )
+    except AscendPerfError as error:
+        click.echo(f"ascend-perf: no report: {error}", err=True)
+        click.echo(str(folder))
+        return
+    click.echo(result.summary)
+    click.echo(str(result.paths[formats[0]]))
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan as lines: the collector, variables, command lines, what follows."""
+    rows = [("collector", plan.collector + (f" ({plan.why})" if plan.why else ""))]
+    rows += [("set", f"{name}={shlex.quote(value)}") for name, value in plan.set_variables.items()]
+    rows += [("unset", name) for name in plan.unset_variables]
+    rows.append(("run", shlex.join(plan.words)))
+    if plan.script is not None:
+        rows += [("run.sh" if number == 0 else "", line) for number, line in enumerate(plan.script.splitlines())]
+    if plan.settings is not None:
+        settings = plan.settings
+        ranks = "all ranks" if settings.ranks is None else f"ranks {','.join(map(str, settings.ranks))}"
+        schedule = (
+            "from start to end" if settings.step_of == "process" else
+            f"skip {settings.skip}, warm up {settings.warmup}, record {settings.active} steps"
+            + (f", {settings.repeat} times with {settings.wait} between" if settings.repeat != 1 else "")
+            + f" (a step: {settings.step_of})"
+        )  # fmt: skip
+        rows.append(("record", f"{ranks}: {schedule}"))
+        rows += [("option", f"{name}={value}") for name, value in plan.options.items()]
+    rows += [("afterwards", shlex.join(words)) for words in plan.after]
+    rows += [("note", note) for note in plan.notes]
+    return _show.columns(rows)
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of a size such as 500MB, 10GB, 2GiB; MB and GB are decimal, as msprof has them.
+
+    Raises:
+        UsageError: it is none.
+    """
+    factors = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*([A-Za-z]{2,3})", text.strip())
+    if found is None or found[2].upper() not in factors or not float(found[1]):
+        raise UsageError(f"--storage-limit {text!r} is no size", hint="write 500MB, 10GB or 2GiB")
+    return int(float(found[1]) * factors[found[2].upper()])
+
+
+def ranks_of(text: str) -> tuple[int, ...] | None:
+    """Ranks of a list such as 0,8-15; None: all.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text.strip() == "all":
+        return None
+    ranks: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise UsageError(f"--ranks {text!r} is no list of ranks", hint="write 0,8-15 or all")
+        ranks.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(ranks))
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip("- "):
+        raise UsageError(f"--option {text!r} is not NAME=VALUE", hint="example: --option aic-metrics=Memory")
+    return name.strip("- "), value
+
+
+def _said(text: str, lang: Literal["en", "zh"]) -> str:
+    from ascend_perf.reports.phrases import spoken
+
+    return spoken(text, lang)

@@ -1,0 +1,67 @@
+"""Parse the raw data of torch_npu's profiler in a process of its own: python -m ascend_perf.collectors.npu_analysis DIR
+
+torch_npu's parser prints its errors and ends with 0; it is judged by what lies in ASCEND_PROFILER_OUTPUT.
+Source: format reference for collectors, section 2.4.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
+NOTHING: Final = 3
+NO_MSPROF: Final = "'msprof' command not found"
+
+
+def is_parsed(folder: Path) -> bool:
+    """Whether a `*_ascend_pt` directory holds kernels: a table, a database, or (CPU only) the timeline."""
+    output = folder / OUTPUT
+    names = ("kernel_details.csv", "ascend_pytorch_profiler*.db", "trace_view.json")
+    return any(path.stat().st_size > 0 for name in names for path in output.glob(name))
+
+
+def command(folder: Path, executable: str = sys.executable) -> list[str]:
+    """Words that parse one directory."""
+    return [executable, "-m", "ascend_perf.collectors.npu_analysis", str(folder)]
+
+
+def start(folder: Path, variables: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Begin to parse beside the program; what is said goes to `log`."""
+    with open(log, "ab") as out:
+        return subprocess.Popen(
+            command(folder), env=dict(variables), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def problem_of(text: str) -> tuple[str, str]:
+    """What the parser said went wrong, and the next step."""
+    if NO_MSPROF in text:
+        return (
+            "only the host's side was parsed: the parser of the device's data (msprof) was not found",
+            "source set_env.sh of CANN and analyze the run directory again",
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "[ERROR]" in line or "Error" in line]
+    return ((errors or lines or ["the parser said nothing"])[-1][:300], "")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 when there are tables afterwards."""
+    folder = Path(arguments[0])
+    # The forks of the parser must not record themselves.
+    for name in ("ASCEND_PERF_COLLECT",):
+        os.environ.pop(name, None)
+    from torch_npu.profiler.profiler import analyse
+
+    analyse(profiler_path=str(folder), max_process_number=1)
+    return 0 if is_parsed(folder) else NOTHING
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
