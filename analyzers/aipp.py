@@ -321,6 +321,21 @@ def _finding(
                 where="python_calls: time of their own",
             )
         )  # fmt: skip
+    aipp_parts = [unions for stage, unions in zip(stages, exposed, strict=True) if stage.taker == "AIPP"]
+    by_aipp = _share(aipp_parts, step_total_ns(trace, windows))
+    if by_aipp > 0 and trace.meta.device.kind == "npu":
+        bound = amdahl_bound(by_aipp)
+        limit = "" if bound is None else significant(bound, 3)
+        call = "`ascend-perf aipp MODEL.onnx --soc ...`"
+        evidence.append(
+            Evidence(
+                name=Words(
+                    f"AIPP's part, which {call} moves{limit and f': at most {limit}x'}",
+                    f"AIPP 可承担的部分，用 {call} 迁移{limit and f'：理论上限 {limit} 倍'}",
+                ),
+                value=by_aipp, unit="ratio", where="stages taken over by AIPP",
+            )
+        )  # fmt: skip
     spent = format_ns(share_all * step_total_ns(trace, windows) / steps)
     biggest = stages[order[0]].name
     takes = ("DVPP and AIPP could absorb", "DVPP 与 AIPP 可承担")

@@ -15,6 +15,10 @@ from ascend_perf.workloads._spec import Value, find_workload
 
 WORKLOADS: Final = ("resnet50-infer",)
 """Workloads of inference on pictures. AIPP is in offline models only, which do not train."""
+_TAKERS: Final = {
+    "decode": "DVPP (JPEGD)", "resize and crop": "DVPP (VPC), crop AIPP", "normalise": "AIPP", "copy": "uint8",
+}  # fmt: skip
+"""Who could do a stage of the workload; of the copy, what it could carry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +27,7 @@ class WorkloadPlan:
 
     plan: Plan
     stages: tuple[dict[str, Value], ...]
-    """As the workload is set: a row per stage."""
+    """As the workload is set: a row per stage, and what could do it (`could_be`)."""
     export_command: str
     """Writes the model that the `atc` command takes."""
 
@@ -53,7 +57,7 @@ def workload_plan(name: str, preset: str, overrides: Sequence[str], request: Req
     settings = " ".join(f"--set {each}" for each in (*overrides, "preprocess=aipp", "export_onnx=true"))
     return WorkloadPlan(
         plan=plan,
-        stages=tuple(resnet50_infer.stages(config)),
+        stages=tuple({**row, "could_be": _TAKERS[str(row["stage"])]} for row in resnet50_infer.stages(config)),
         export_command=f"ascend-perf run {name} --preset {preset} {settings}",
     )
 

@@ -61,7 +61,7 @@ _WORDS: Final = {
         "note_atc": "AIPP is emulated here in numpy; the .om was not built and not run.",
         "model_file": "{} has float NCHW input, as ATC needs it; the input of the .om is uint8 NHWC.",
         "stages": "preprocessing of the workload as it is set",
-        "stage_columns": "stage,where,by,when",
+        "stage_columns": "stage,where,by,could be",
         "export": "the model for the command: {}",
     },
     "zh": {
@@ -103,7 +103,7 @@ _WORDS: Final = {
         "note_atc": "此处以 numpy 仿真 AIPP；未转换、未运行 .om。",
         "model_file": "{} 的输入为浮点 NCHW（ATC 所需）；.om 的输入为 uint8 NHWC。",
         "stages": "该负载当前设置的预处理",
-        "stage_columns": "阶段,位置,实现,时机",
+        "stage_columns": "阶段,位置,实现,可改由",
         "export": "导出该命令所需模型：{}",
     },
 }
@@ -232,7 +232,7 @@ def text_of(plan: Plan, described: WorkloadPlan | None, lang: Lang) -> str:
     lines: list[str] = []
     if described is not None:
         head = tuple(words["stage_columns"].split(","))
-        rows = [tuple(str(row[name]) for name in ("stage", "where", "by", "when")) for row in described.stages]
+        rows = [tuple(str(row[name]) for name in ("stage", "where", "by", "could_be")) for row in described.stages]
         lines += [words["stages"], _show.columns([head, *rows], "  "), ""]
     for head_found in plan.heads:
         lines += [*_head_lines(head_found, plan, lang), ""]

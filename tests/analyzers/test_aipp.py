@@ -88,6 +88,12 @@ def test_kernels_in_front_of_the_first_convolution_are_preprocessing(make_trace:
     (finding,) = aipp.run_on_trace(trace).findings
 
     assert finding.share_ratio == 0.1
+    # Cast and TransData, 100 of 1000: 1 / (1 - 0.1) = 1.11; the command that moves it is named with both.
+    (named,) = [each for each in finding.evidence if "ascend-perf aipp MODEL.onnx --soc" in each.name.en]
+    assert named.value == 0.1
+    assert named.name.en.endswith("at most 1.11x")
+    assert "1.11 倍" in named.name.zh
+    assert any("ascend-perf aipp MODEL.onnx --soc" in remedy.code for remedy in finding.remedies)
 
 
 @pytest.mark.parametrize(
