@@ -33,29 +33,46 @@ _BACKWARD_NODE: Final = re.compile(r"^(?:autograd::engine::evaluate_function: )?
 
 @dataclass(frozen=True, kw_only=True)
 class Tasks:
-    """Tasks of the device in the steps, shape (n,), and the row of the nest that launched each, -1 where unknown."""
+    """Tasks of the device, shape (n,), and the row of the nest that launched each, -1 where unknown."""
 
     name: Text
     kind: Ints
     dur_ns: Ints
     launch: Ints
     """Row of the nest: the operator, else the runtime call."""
+    step: Ints
+    """Index of the step that each belongs to, -1 outside of steps."""
+    row: Ints
+    """Row of kernels, comm_ops or copies, as `kind` tells."""
+
+    def taken(self, rows: Ints | Bools) -> Tasks:
+        """Some of the tasks."""
+        return Tasks(
+            name=self.name.take(rows), kind=self.kind[rows], dur_ns=self.dur_ns[rows], launch=self.launch[rows],
+            step=self.step[rows], row=self.row[rows],
+        )  # fmt: skip
 
 
 def device_tasks(trace: Trace, nest: HostNest) -> Tasks:
-    """Kernels, collectives and copies that belong to a step.
+    """Kernels, collectives and copies that belong to a step; reads what `all_tasks` reads."""
+    tasks = all_tasks(trace, nest)
+    return tasks.taken(np.flatnonzero(tasks.step >= 0))
+
+
+def all_tasks(trace: Trace, nest: HostNest) -> Tasks:
+    """Kernels, collectives and copies with a duration, inside and outside of steps.
 
     Reads:
         kernels, comm_ops: name, dur_ns, step_id, host_op, correlation; copies: kind, name, dur_ns, step_id,
         correlation; host_events: kind, correlation of the task queue; runtime_calls: correlation.
     """
     windows = _steps.step_windows(trace)
-    names, kinds, durations, launches = [], [], [], []
+    names, kinds, durations, launches, steps, sources = [], [], [], [], [], []
     enqueued = _enqueued(trace, nest)
     for spec, kind in ((KERNELS, "kernel"), (COMM_OPS, "communication"), (COPIES, "copy")):
         table = trace[spec]
         dur = table.ints("dur_ns")
-        rows = np.flatnonzero((_steps.membership(trace, table, windows) >= 0) & (dur != NULL) & (dur > 0))
+        rows = np.flatnonzero((dur != NULL) & (dur > 0))
         launch = np.full(len(rows), -1, np.int64)
         if spec is not COPIES and len(nest.op):
             op = table.ints("host_op")[rows]
@@ -67,11 +84,15 @@ def device_tasks(trace: Trace, nest: HostNest) -> Tasks:
         kinds.append(np.full(len(rows), CODE[kind], np.int64))
         durations.append(dur[rows])
         launches.append(launch)
+        steps.append(_steps.membership(trace, table, windows)[rows])
+        sources.append(rows)
     return Tasks(
         name=Text.concat(names),
         kind=np.concatenate(kinds),
         dur_ns=np.concatenate(durations),
         launch=np.concatenate(launches),
+        step=np.concatenate(steps),
+        row=np.concatenate(sources),
     )
 
 

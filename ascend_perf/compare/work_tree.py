@@ -1,0 +1,200 @@
+"""The work of one step as a tree: what the host called, and the tasks of the device below the calls that launched them.
+
+Only calls that led to a task are nodes: modules, operators and ranges. The parts of their names that number instances
+("Linear_3", "batch 17") are taken off, so that trees of two recordings can be compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ascend_perf.analyzers import _steps
+from ascend_perf.analyzers._flame_device import Tasks, all_tasks
+from ascend_perf.analyzers._flame_tree import CODE, depths
+from ascend_perf.analyzers._host_nest import HostNest, host_nest
+from ascend_perf.model.table import NULL, Bools, Ints, Text
+from ascend_perf.model.tables import STEPS
+from ascend_perf.model.trace import Trace
+
+MAX_DEPTH: Final = 128
+"""Deeper calls count with their ancestor at this depth. Status: assumed; recursion of this depth says nothing more."""
+
+ROOT_LABEL: Final = "step"
+
+_MODULE_NUMBER: Final = re.compile(r"_\d+$")
+_NUMBER: Final = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkTree:
+    """Nodes in preorder, shape (n,): node 0 is the step itself, the nodes below node i are i + 1 to `last[i]` - 1."""
+
+    parent: Ints
+    """-1 for node 0 alone."""
+    last: Ints
+    label: Text
+    kind: Ints
+    """Place in `_flame_tree.CLASSES`; the step counts as a thread."""
+    tasks: Tasks
+    """Tasks of the step, shape (m,)."""
+    node: Ints
+    """Innermost node of each task; -1 where the recording does not say what launched it."""
+    via: Text
+    """Innermost operator of each task, unknown where there is none."""
+    step: int | None
+    """Index of the step; None where the whole recording is taken."""
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    @property
+    def total_ns(self) -> int:
+        """Sum of the durations of all tasks."""
+        return int(self.tasks.dur_ns.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCalls:
+    """Calls and tasks of a rank before a tree is made of them: read once, used for several trees."""
+
+    trace: Trace
+    nest: HostNest
+    tasks: Tasks
+
+    @classmethod
+    def of(cls, trace: Trace) -> HostCalls:
+        """Of one rank."""
+        nest = host_nest(trace)
+        return cls(trace=trace, nest=nest, tasks=all_tasks(trace, nest))
+
+    def kinds(self) -> frozenset[str]:
+        """Which of module, op and range led to tasks."""
+        used = self.nest.is_used(self.tasks.launch)
+        return frozenset(name for name in ("module", "op", "range") if (self.nest.kind[used] == CODE[name]).any())
+
+    def ranges(self) -> frozenset[str]:
+        """Labels of the ranges that led to tasks."""
+        used = self.nest.is_used(self.tasks.launch) & (self.nest.kind == CODE["range"])
+        return frozenset(
+            label_of(name, CODE["range"]) for name in self.nest.name.take(used).compact().values if name
+        )  # fmt: skip
+
+
+def label_of(name: str, kind: int) -> str:
+    """The name without what numbers its instance: `Linear` of the module Linear_3, `batch #` of the range "batch 17"."""
+    if kind == CODE["module"]:
+        return _MODULE_NUMBER.sub("", name) or name
+    return _NUMBER.sub("#", name) if kind == CODE["range"] else name
+
+
+def work_tree(calls: HostCalls, *, step: int | None = None, kinds: Collection[str], ranges: Collection[str]) -> WorkTree:
+    """The tree of one step.
+
+    A task belongs to the step in which it was launched; one without a known launch to the step in which it ran. Where
+    the recording has one step, or none, everything it holds is taken: tasks that a step before launched are in the row
+    of what is not attributed.
+
+    Args:
+        calls: the rank.
+        step: index of the step; None: the one of median length.
+        kinds: which of module, op and range become nodes.
+        ranges: labels of the ranges that become nodes.
+    """
+    trace, nest = calls.trace, calls.nest
+    windows = _steps.step_windows(trace)
+    at = step if step is not None else _steps.representative(trace, windows)
+    if len(windows) <= 1:
+        at = None
+    tasks = calls.tasks if at is None else calls.tasks.taken(_of_step(calls, at))
+    used = nest.is_used(tasks.launch)
+    wanted = np.zeros(len(nest), bool)
+    for name in kinds:
+        wanted |= nest.kind == CODE[name]
+    wanted &= used
+    is_range = nest.kind == CODE["range"]
+    if is_range.any():
+        wanted &= ~is_range | nest.name.flags(lambda name: label_of(name, CODE["range"]) in ranges)
+    rows = np.flatnonzero(wanted)
+    up = nest.within(rows)
+    shallow = depths(up) < MAX_DEPTH - 1
+    rows = rows[shallow] if not shallow.all() else rows
+    rows = _backward_last(nest, rows)
+    number = np.full(len(nest), -1, np.int64)
+    number[rows] = np.arange(1, len(rows) + 1)
+    ascending = np.sort(rows)
+    within = nest.within(ascending)
+    parent_of = np.full(len(nest), 0, np.int64)
+    parent_of[ascending] = np.where(within >= 0, number[ascending[np.clip(within, 0, None)]], 0) if len(rows) else 0
+    parent = np.concatenate(([-1], parent_of[rows])).astype(np.int64)
+    kind = np.concatenate(([CODE["thread"]], nest.kind[rows])).astype(np.int64)
+    place = nest.innermost(ascending, tasks.launch)
+    node = np.where(place >= 0, number[ascending[np.clip(place, 0, None)]] if len(rows) else 0, 0)
+    ops = np.flatnonzero((nest.kind == CODE["op"]) & used)
+    inner = nest.innermost(ops, tasks.launch)
+    via = nest.name.take(ops[np.clip(inner, 0, None)]) if len(ops) else Text.full(len(inner), None)
+    return WorkTree(
+        parent=parent, last=_last(parent), label=_labels(nest, rows), kind=kind, tasks=tasks,
+        node=np.where(tasks.launch >= 0, node, -1).astype(np.int64),
+        via=Text(np.where(inner >= 0, via.codes, -1).astype(np.int32), via.values), step=at,
+    )  # fmt: skip
+
+
+def _of_step(calls: HostCalls, step: int) -> Bools:
+    """Tasks of a step: by their launch on the host where both are known, else by the time when they ran."""
+    trace, nest, tasks = calls.trace, calls.nest, calls.tasks
+    steps = trace[STEPS]
+    starts, durations = steps.ints("host_start_ns"), steps.ints("host_dur_ns")
+    windows = _steps.step_windows(trace)
+    own = tasks.step == step
+    # One row of `steps` is one window, in order of start, unless a row has no time.
+    if len(steps) != len(windows) or bool(((starts == NULL) | (durations == NULL)).any()):
+        return np.asarray(own, bool)
+    order = np.argsort(steps.ints("start_ns"), kind="stable")
+    low = int(starts[order[step]])
+    high = low + int(durations[order[step]])
+    launched = nest.starts[np.clip(tasks.launch, 0, None)] if len(nest) else np.zeros(len(own), np.int64)
+    return np.asarray(np.where(tasks.launch >= 0, (launched >= low) & (launched < high), own), bool)
+
+
+def _backward_last(nest: HostNest, rows: Ints) -> Ints:
+    """Rows thread by thread, those that run the backward pass after the others: their order in a nest is by number."""
+    if not len(rows):
+        return rows
+    threads, of = np.unique(nest.thread[rows], return_inverse=True)
+    is_backward = nest.name.take(rows).flags(lambda name: name.startswith("autograd::engine::"))
+    behind = np.bincount(of, is_backward, len(threads)) > 0
+    first = np.full(len(threads), np.iinfo(np.int64).max)
+    np.minimum.at(first, of, nest.starts[rows])
+    rank = np.empty(len(threads), np.int64)
+    rank[np.lexsort((first, behind))] = np.arange(len(threads))
+    return rows[np.argsort(rank[of], kind="stable")]
+
+
+def _labels(nest: HostNest, rows: Ints) -> Text:
+    named = nest.name.take(rows)
+    kinds = nest.kind[rows]
+    parts = [Text.full(1, ROOT_LABEL)]
+    codes = np.full(len(rows), -1, np.int64)
+    values: list[str] = []
+    for kind in (CODE["module"], CODE["op"], CODE["range"]):
+        mine = kinds == kind
+        made = named.take(mine).compact().relabel(lambda name, kind=kind: label_of(name, kind))  # type: ignore[misc]
+        codes[mine] = made.codes + len(values)
+        values += made.values
+    parts.append(Text(codes.astype(np.int32), values))
+    return Text.concat(parts)
+
+
+def _last(parent: Ints) -> Ints:
+    """End of the rows below each node, of parents in preorder: by the sizes of subtrees, deepest first."""
+    size = np.ones(len(parent), np.int64)
+    depth = depths(parent)
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        mine = np.flatnonzero(depth == level)
+        np.add.at(size, parent[mine], size[mine])
+    return np.arange(len(parent)) + size
