@@ -127,7 +127,8 @@ class _Aligner:
         order = np.argsort(rows_a, kind="stable")
         return Alignment(
             a=rows_a[order], b=rows_b[order],
-            into_a=_counted_to(self.a, rows_a, dict(found.met_a)), into_b=_counted_to(self.b, rows_b, dict(found.met_b)),
+            into_a=_counted_to(self.a, rows_a, dict(found.met_a)),
+            into_b=_counted_to(self.b, rows_b, dict(found.met_b)),
         )  # fmt: skip
 
     def below(self, x: int, y: int) -> _Found:

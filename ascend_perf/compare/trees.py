@@ -185,7 +185,8 @@ def diff_trees(a: WorkTree, b: WorkTree, *, kinds: tuple[str, ...] = ()) -> Tree
     kind = np.concatenate((row_key[:1] % len(CLASSES), [CODE["not_attributed"]], row_key[1:] % len(CLASSES)))
     rows = TreeRows(
         parent=row_parent, label=names, kind=kind,
-        calls_a=_with_lost(_summed(row_of, calls_a, count), row_a), calls_b=_with_lost(_summed(row_of, calls_b, count), row_b),
+        calls_a=_with_lost(_summed(row_of, calls_a, count), row_a),
+        calls_b=_with_lost(_summed(row_of, calls_b, count), row_b),
         tasks_a=np.bincount(row_a, minlength=count).astype(np.int64),
         tasks_b=np.bincount(row_b, minlength=count).astype(np.int64),
         self_a_ns=self_a, self_b_ns=self_b,

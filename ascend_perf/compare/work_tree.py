@@ -86,13 +86,15 @@ class HostCalls:
 
 
 def label_of(name: str, kind: int) -> str:
-    """The name without what numbers its instance: `Linear` of the module Linear_3, `batch #` of the range "batch 17"."""
+    """The name without what numbers its instance: `Linear` of the module Linear_3, `batch #` of the range batch 17."""
     if kind == CODE["module"]:
         return _MODULE_NUMBER.sub("", name) or name
     return _NUMBER.sub("#", name) if kind == CODE["range"] else name
 
 
-def work_tree(calls: HostCalls, *, step: int | None = None, kinds: Collection[str], ranges: Collection[str]) -> WorkTree:
+def work_tree(
+    calls: HostCalls, *, step: int | None = None, kinds: Collection[str], ranges: Collection[str]
+) -> WorkTree:
     """The tree of one step.
 
     A task belongs to the step in which it was launched; one without a known launch to the step in which it ran. Where
