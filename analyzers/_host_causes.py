@@ -210,8 +210,10 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
         )
         if trace.meta.device.kind != "npu":
             reason = Words(
-                "no garbage collection events; `ascend-perf run` records them with gc callbacks",
-                "没有 GC 事件；`ascend-perf run` 会通过 gc 回调记录",
+                "no garbage collection events; collect with "
+                "experimental_config=torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)",
+                "没有 GC 事件；请以 "
+                "experimental_config=torch._C._profiler._ExperimentalConfig(record_python_gc_info=True) 采集",
             )
         return None, Judged(code="H-07", verdict="not_judged", reason=reason)
     collecting = span.clip(union_of(events, rows))

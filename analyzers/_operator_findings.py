@@ -36,6 +36,17 @@ FIRST_TF32_MAJOR: Final = 8
 BLOCKS_KERNEL_RATIO: Final = threshold("C-04", "min_kernel_time_ratio")
 
 _AS_LAYOUT: Final = frozenset({KernelClass.TRANSPOSE.value, KernelClass.COPY.value})
+_CAUSES: Final = {
+    "cast": Words(
+        "Autocast converts fp32 weights at every use, or tensors change their type between operators.",
+        "Autocast 在每次使用时转换 fp32 权重，或张量在算子之间变换数据类型。",
+    ),
+    "layout": Words(
+        "A non-contiguous view is read several times and copied each time, or the program copies tensors itself.",
+        "非连续视图被多次读取、每次都触发拷贝，或程序自身在拷贝张量。",
+    ),
+}
+"""What row C-10 lists, for each of its two findings."""
 _SGEMM: Final = (
     "sgemm_", "s_gemm", "_sgemm", "gemmsn", "gemm_fp32", "cijk_ailk_bljk_sb", "cijk_alik_bljk_sb", "cijk_ailk_bjlk_sb",
     "cijk_alik_bjlk_sb", "gemm_f32f32_f32f32_f32",
@@ -115,16 +126,19 @@ def format_conversion(time: KernelTime, classes: Text) -> Iterator[Finding | Jud
 
 
 def casts_and_copies(time: KernelTime, classes: Text) -> Iterator[Finding | Judged]:
-    """C-10: casts with 5 % of kernel time or more; transposes and layout copies with 5 % or more."""
+    """C-10: casts with 5 % of kernel time or more; transposes and copies with 5 % or more."""
     found = False
     outcomes: list[Finding | Judged] = []
     for subject, rows, what in (
         ("cast", classes.equals(KernelClass.CAST.value), Words("Casts", "Cast 算子")),
-        ("layout", classes.isin(_AS_LAYOUT), Words("Transposes and layout copies", "Transpose 与排布类拷贝")),
+        ("layout", classes.isin(_AS_LAYOUT), Words("Transposes and copies", "Transpose 与拷贝")),
     ):
         made = list(
-            _class_finding(time, "C-10", rows, CAST_MIN_RATIO.value, what, f"union({subject} kernels) / step", subject)
-        )
+            _class_finding(
+                time, "C-10", rows, CAST_MIN_RATIO.value, what, f"union({subject} kernels) / step", subject,
+                _CAUSES[subject],
+            )
+        )  # fmt: skip
         found |= any(isinstance(item, Finding) for item in made)
         outcomes += [item for item in made if isinstance(item, Finding)]
     yield from outcomes
@@ -287,7 +301,8 @@ def _cores(time: KernelTime) -> Floats:
 
 
 def _class_finding(
-    time: KernelTime, code: str, rows: Bools, least: float, what: Words, formula: str, subject: str = ""
+    time: KernelTime, code: str, rows: Bools, least: float, what: Words, formula: str, subject: str = "",
+    cause: Words | None = None,
 ) -> Iterator[Finding | Judged]:
     share = time.step_share(rows) if rows.any() else 0.0
     kernel_share = time.kernel_share(rows)
@@ -310,6 +325,7 @@ def _class_finding(
         whole_ns=time.whole_ns,
         evidence=time.evidence(rows, what),
         subject=subject,
+        cause=cause,
         vendor=_vendor(time),
         bands=time.bands(rows),
         step_ids=time.steps_seen(rows),

@@ -63,6 +63,8 @@ class RuleRemedy:
     vendors: tuple[Vendor, ...] = VENDORS
     needs: str = ""
     """What the device must be able to do: bf16, fp16 (and no bf16), tf32. Empty when all devices can."""
+    subject: str = ""
+    """The findings of the row that it helps, where they differ by subject. Empty: all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,13 +173,16 @@ def groups() -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (order.find(name) % 99, name)))
 
 
-def remedies_for(code: str, vendor: Vendor | None, features: frozenset[str] | None = None) -> tuple[Remedy, ...]:
+def remedies_for(
+    code: str, vendor: Vendor | None, features: frozenset[str] | None = None, subject: str = ""
+) -> tuple[Remedy, ...]:
     """The remedies of a row for one kind of device; all of them, with the kind named, when it is unknown.
 
     Args:
         code: row of the table.
         vendor: kind of the device.
         features: what the device can do; remedies that need something else are left out. None when unknown.
+        subject: of the finding; remedies of other subjects are left out. Empty: those of all.
 
     Raises:
         KeyError: the table has no such row.
@@ -185,6 +190,8 @@ def remedies_for(code: str, vendor: Vendor | None, features: frozenset[str] | No
     chosen = []
     for remedy in rule(code).remedies:
         if features is not None and remedy.needs and remedy.needs not in features:
+            continue
+        if subject and remedy.subject and remedy.subject != subject:
             continue
         if vendor is None:
             chosen.append(Remedy(text=_with_vendors(remedy), code=remedy.code))
@@ -259,7 +266,7 @@ def finding(
         severity=severity,
         share_ratio=share_ratio,
         evidence=tuple(evidence),
-        remedies=remedies_for(code, vendor, features),
+        remedies=remedies_for(code, vendor, features, subject),
         cause=cause or row.cause,
         confirm=row.confirm,
         formula=formula,
@@ -431,7 +438,7 @@ def _remedy(item: dict[str, object]) -> RuleRemedy:
         raise ValueError(f"no such vendor: {wanted}")
     return RuleRemedy(
         text=Words(str(item["en"]), str(item["zh"])), code=str(item.get("code", "")).rstrip(), vendors=vendors,
-        needs=str(item.get("needs", "")),
+        needs=str(item.get("needs", "")), subject=str(item.get("subject", "")),
     )  # fmt: skip
 
 

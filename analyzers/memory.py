@@ -37,6 +37,11 @@ _PROCESS: Final = "APP"
 _LIBRARY: Final = "HCCL"
 
 
+_ON_HOST: Final = Words(
+    "the model runs on the host itself: no device memory to look at", "模型运行在 Host 上：没有设备内存可供分析"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Component:
     """Samples of one component in order of time."""
@@ -123,6 +128,8 @@ def _fragmentation(trace: Trace, own: Component | None) -> tuple[Finding | None,
             "no samples of the framework's device allocator; profile with profile_memory=True",
             "没有框架设备内存分配器的采样；请以 profile_memory=True 采集",
         )
+        if trace.meta.device.kind == "cpu":
+            reason = _ON_HOST
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     gap = reserved[0] - allocated[0]
     capacity = capacity_of(trace)
@@ -175,6 +182,8 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
             f"a trend needs memory samples in at least {least} steps (profile_memory=True, schedule active >= {least})",
             f"判断趋势至少需要 {least} 步的内存采样（profile_memory=True，schedule active >= {least}）",
         )
+        if own is None and trace.meta.device.kind == "cpu":
+            reason = _ON_HOST
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     steps = np.diff([floor for floor, _ in floors])
     trend = trend_of(np.array([floor for floor, _ in floors], float), np.arange(len(floors)))
@@ -253,6 +262,8 @@ def _library(trace: Trace) -> tuple[Finding | None, Judged]:
             "no memory by driver component (npu_module_mem.csv; profile_memory=True on an NPU)",
             "没有按驱动组件统计的内存（npu_module_mem.csv；NPU 上 profile_memory=True）",
         )
+        if trace.meta.device.kind == "cpu":
+            reason = _ON_HOST
         return None, Judged(code=code, verdict="not_judged", reason=reason)
     at = int(rows[np.argmax(modules.ints("reserved_bytes")[rows])])
     held = int(modules.ints("reserved_bytes")[at])

@@ -37,6 +37,10 @@ NO_SERIES: Final = Words(
     "没有训练曲线：请将训练日志放在 profile 旁（Megatron 或 MindSpeed-LLM 的输出、trainer_state.json，"
     "或含 step 与 loss 的 JSON Lines、CSV）",
 )
+NO_TRAINING: Final = Words(
+    "the workload wrote no losses; where it trains, put its log beside the profile",
+    "该负载没有写出损失；若是训练，请将其日志放在 profile 旁",
+)
 LASTING_ROWS: Final = 10
 """NaN in so many rows up to the end is no passing event. Status: assumed."""
 LEAST_SWINGS: Final = 3
@@ -64,7 +68,8 @@ def precision(run: Run) -> Result:
         raise NoData(Words("not in this data: training_series", "数据中没有：training_series"))
     every = [series for series in series_of(run) if len(series)]
     if not every:
-        return Result(judged=tuple(Judged(code=code, verdict="not_judged", reason=NO_SERIES) for code in _ROWS))
+        reason = NO_SERIES if run.manifest is None else NO_TRAINING
+        return Result(judged=tuple(Judged(code=code, verdict="not_judged", reason=reason) for code in _ROWS))
     events = [event for series in every for event in events_of(series)]
     card, card_judged = one_card(run, every, events)
     explained = {id(event) for event in events if card is not None and event.series.rank in card.ranks}

@@ -59,6 +59,16 @@ def test_memory_outside_of_the_framework_is_the_difference_to_the_process(make_t
     }
 
 
+def test_a_model_on_the_host_has_no_device_memory_to_profile(make_trace: MakeTrace) -> None:
+    """profile_memory=True would not help: the run had it."""
+    host = {"time_ns": 5, "component": "CPU", "allocated_bytes": 4 * MIB}
+    steps = [{"step_id": n, "start_ns": n * 100, "dur_ns": 100} for n in range(3)]
+    outcome = memory.run_on_trace(make_trace(meta=Meta(rank=0, device=Device(kind="cpu")), memory=[host], steps=steps))
+    assert {judged.code: judged.reason.en for judged in outcome.judged if judged.reason} == dict.fromkeys(
+        ("K-01", "K-02", "K-06"), "the model runs on the host itself: no device memory to look at"
+    )
+
+
 def test_more_in_use_than_reserved_is_no_gap(make_trace: MakeTrace) -> None:
     outcome = memory.run_on_trace(make_trace(memory=[sample(0, 500, 480)]))
     peaks = next(t for t in outcome.tables if t.name == "memory-peaks")

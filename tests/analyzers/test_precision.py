@@ -16,7 +16,7 @@ from ascend_perf.analyzers._precision_ranks import tail
 from ascend_perf.analyzers._series import series_of
 from ascend_perf.analyzers.precision import precision
 from ascend_perf.model.finding import Finding, Outcome, Severity
-from ascend_perf.model.run import Run
+from ascend_perf.model.run import Manifest, Run
 from ascend_perf.model.trace import Device, Meta, Source, Trace
 from tests.conftest import Rows, build_table
 
@@ -60,6 +60,14 @@ def test_without_a_series_each_row_says_what_would_be_needed() -> None:
     assert verdicts(outcome) == dict.fromkeys(("Q-01", "Q-02", "Q-03", "Q-05"), "not_judged")
     assert all(judged.reason is not None and "trainer_state.json" in judged.reason.en for judged in outcome.judged)
     assert outcome.tables == ()
+
+
+def test_a_workload_that_does_not_train_is_not_asked_for_its_log() -> None:
+    kernels = build_table("kernels", [{"start_ns": 0, "dur_ns": 5, "name": "a"}])
+    manifest = Manifest(workload="llm-serve", device="cpu", data_origin="measured", created="2026-01-01T00:00:00+00:00")
+    outcome = precision.run_on_run(Run(traces=(Trace({"kernels": kernels}, Meta(rank=0)),), manifest=manifest))
+    reasons = {judged.reason.en for judged in outcome.judged if judged.reason is not None}
+    assert reasons == {"the workload wrote no losses; where it trains, put its log beside the profile"}
 
 
 def test_one_healthy_run() -> None:
