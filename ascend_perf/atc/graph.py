@@ -177,7 +177,7 @@ def read_model(path: Path) -> Any:
     _load_external(model, path)
     try:
         onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:  # ValueError: text that is not UTF-8
         first = str(error).strip().splitlines()[0][:300]
         if "topologically sorted" not in first:  # told below, with the names
             raise InputError(f"{path.name} is not a valid ONNX model: {first}", hint="export it again") from error
@@ -222,9 +222,14 @@ def graph_of(model: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> Gr
     for index, node in enumerate(nodes):
         for name in dict.fromkeys(used_names(node)):
             consumers[name].append(index)
-    small = {
-        each.name: onnx.numpy_helper.to_array(each) for each in top.initializer if _is_small(each) or _is_image(each)
-    }
+    try:
+        small = {
+            each.name: onnx.numpy_helper.to_array(each)
+            for each in top.initializer
+            if _is_small(each) or _is_image(each)
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"a constant of the model is damaged: {str(error)[:200]}", hint="export it again") from error
     return Graph(
         model=model,
         nodes=nodes,

@@ -74,7 +74,12 @@ def make_plan(request: Request) -> Plan:
         UsageError: the options do not fit the model.
     """
     checked_soc(request.soc)  # before a large file is read
-    return plan_of(read_model(request.path), request)
+    try:
+        return plan_of(read_model(request.path), request)
+    except UnicodeDecodeError as error:  # protobuf decodes a text only when it is read
+        raise InputError(
+            f"{request.path.name} is damaged: a name in it is no text (UTF-8)", hint="export the model again"
+        ) from error
 
 
 def plan_of(model: Any, request: Request, *, net_file: str | None = None) -> Plan:

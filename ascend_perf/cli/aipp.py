@@ -295,8 +295,6 @@ def _left_row(each: Node, lang: Lang) -> tuple[str, ...]:
 
 
 def _proof_lines(proof: Proof, lang: Lang) -> list[str]:
-    from ascend_perf.atc.proof import MAX_SAME_RATIO
-
     words = _WORDS[lang]
     lines = [words["proof"].format(proof.pictures, proof.seed)]
     for cut in proof.cuts:
@@ -309,7 +307,7 @@ def _proof_lines(proof: Proof, lang: Lang) -> list[str]:
         if each.is_whole:
             lines.append(words["classes"].format(name, f"{each.same:.2%}", f"{each.worst:.2%}", verdict))
             continue
-        lines.append(words["same"].format(name, f"{each.same:.2e}", f"{MAX_SAME_RATIO:.0e}"))
+        lines.append(words["same"].format(name, f"{each.same:.2e}", f"{each.same_allowed:.0e}"))
         lines.append(words["output"].format(
             name, f"{each.worst:.2e}", f"{each.typical:.2e}", f"{proof.tolerance:.2g}", verdict
         ))  # fmt: skip
