@@ -100,7 +100,7 @@ def utilisation_of(trace: Trace) -> Utilisation:
     cube = np.where(is_cube, _cube_ratio(kernels, spec, duration), np.nan)
     shape_rate = _per_second(np.where(work.flops > 0, work.flops, np.nan), duration)  # moving data has no rate
     dtype = work.dtype if is_gpu else _compute_dtype(kernels, work.dtype, classes)
-    peak = _peaks(dtype, is_cube, spec)
+    peak = peaks_of(dtype, is_cube, spec)
     mfu = mac * cube
     if is_gpu:
         mfu = np.where(is_cube, shape_rate / peak, np.nan)
@@ -188,7 +188,7 @@ def _per_second(amount: Floats, duration: Ints) -> Floats:
         return np.where(duration > 0, amount / duration * 1e9, np.nan)
 
 
-def _peaks(dtype: Text, is_cube: Bools, spec: DeviceSpec | None) -> Floats:
+def peaks_of(dtype: Text, is_cube: Bools, spec: DeviceSpec | None) -> Floats:
     """Peak of each kernel's unit and dtype; fp32 products of a GPU are held against TF32 only by row C-11."""
     if spec is None:
         return np.full(len(dtype), np.nan)

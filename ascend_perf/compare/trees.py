@@ -223,7 +223,8 @@ def _joined(a: WorkTree, b: WorkTree, found: Alignment) -> tuple[Ints, Ints, Int
 
 def _numbered(parent: Ints, into: Ints, partner: Ints, given: Ints, first: int) -> tuple[Ints, list[int]]:
     """Joined call of each node, and the parents of those that are new. Of a pair it is the nearest pair above it."""
-    of, near, ups = [0] * len(parent), [0] * len(parent), []
+    of, near = [0] * len(parent), [0] * len(parent)
+    ups: list[int] = []
     rows = zip(parent.tolist(), into.tolist(), partner.tolist(), given.tolist(), strict=True)
     for node, (up, to, mate, known) in enumerate(rows):
         above = near[up] if up >= 0 else -1
@@ -272,7 +273,7 @@ def _with_lost(calls: Ints, row: Ints) -> Ints:
 
 
 def _with_below(self_ns: Ints, parent: Ints) -> Ints:
-    total = self_ns.copy()
+    total: Ints = self_ns.copy()
     depth = depths(parent)
     for level in range(int(depth.max(initial=0)), 0, -1):
         mine = np.flatnonzero(depth == level)

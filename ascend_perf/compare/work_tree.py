@@ -16,9 +16,9 @@ import numpy as np
 from ascend_perf.analyzers import _steps
 from ascend_perf.analyzers._flame_device import Tasks, all_tasks
 from ascend_perf.analyzers._flame_tree import CODE, depths
-from ascend_perf.analyzers._host_nest import HostNest, host_nest
+from ascend_perf.analyzers._host_nest import TABLES, HostNest, host_nest
 from ascend_perf.model.table import NULL, Bools, Ints, Text
-from ascend_perf.model.tables import STEPS
+from ascend_perf.model.tables import HOST_OPS, STEPS
 from ascend_perf.model.trace import Trace
 
 MAX_DEPTH: Final = 128
@@ -40,6 +40,8 @@ class WorkTree:
     label: Text
     kind: Ints
     """Place in `_flame_tree.CLASSES`; the step counts as a thread."""
+    op: Ints
+    """Row of host_ops of each operator, -1 for other nodes."""
     tasks: Tasks
     """Tasks of the step, shape (m,)."""
     node: Ints
@@ -141,6 +143,7 @@ def work_tree(
     via = nest.name.take(ops[np.clip(inner, 0, None)]) if len(ops) else Text.full(len(inner), None)
     return WorkTree(
         parent=parent, last=_last(parent), label=_labels(nest, rows), kind=kind, tasks=tasks,
+        op=np.concatenate(([-1], np.where(nest.table[rows] == TABLES.index(HOST_OPS), nest.source[rows], -1))),
         node=np.where(tasks.launch >= 0, node, -1).astype(np.int64),
         via=Text(np.where(inner >= 0, via.codes, -1).astype(np.int32), via.values), step=at,
     )  # fmt: skip

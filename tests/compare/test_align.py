@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import numpy as np
@@ -47,7 +48,7 @@ def tree(root: Nested, how: Sequence[int] = (MEET_NEVER, MEET_ALWAYS, MEET_IN_GA
 def best_score(a: Sequence[tuple[int, int, int]], b: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """Most pairs and, among those, most points, over every pairing in order: (label, bag, shape) of each."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(i: int, j: int) -> tuple[int, int]:
         if i == len(a) or j == len(b):
             return 0, 0
@@ -87,7 +88,7 @@ def test_a_sequence_is_aligned_as_well_as_any_pairing(a: list[int], b: list[int]
 def test_long_sequences_get_as_many_pairs_by_label(a: list[int], b: list[int]) -> None:
     pairs = module._by_label(a, b)
     assert all(a[i] == b[j] for i, j in pairs)
-    assert all(p[0] < q[0] and p[1] < q[1] for p, q in zip(pairs, pairs[1:], strict=False))
+    assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
     assert len(pairs) == best_score(tuple((x, 0, 0) for x in a), tuple((x, 0, 0) for x in b))[0]
 
 
@@ -150,7 +151,8 @@ def test_a_tree_is_the_same_as_itself(a: Nested) -> None:
 def test_nodes_that_count_elsewhere_count_to_a_pair_above_them(a: Nested, b: Nested) -> None:
     one, other = tree(a), tree(b)
     found = align(one, other)
-    for mine, paired, into in ((one, set(found.a.tolist()), found.into_a), (other, set(found.b.tolist()), found.into_b)):
+    sides = ((one, set(found.a.tolist()), found.into_a), (other, set(found.b.tolist()), found.into_b))
+    for mine, paired, into in sides:
         for node, to in enumerate(into.tolist()):
             if to < 0:
                 continue

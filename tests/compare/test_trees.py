@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from ascend_perf import pipeline
+from ascend_perf.analyzers._flame_tree import CODE
 from ascend_perf.compare.trees import NOT_ATTRIBUTED, TreeDiff, changes, diff_traces, split
 from ascend_perf.model.trace import Trace
 from tests.conftest import build_table
@@ -191,14 +192,12 @@ def pair(request: pytest.FixtureRequest, traces: Path) -> tuple[TreeDiff, tuple[
 def test_totals_of_real_pairs_add_up_to_the_reference(pair: tuple[TreeDiff, tuple[int, int]]) -> None:
     diff, reference = pair
     for tree, row, self_ns, kernels_ns in (
-        (diff.a, diff.row_a, diff.rows.self_a_ns, reference[0]), (diff.b, diff.row_b, diff.rows.self_b_ns, reference[1]),
-    ):  # fmt: skip
-        is_kernel = [kind for kind in tree.tasks.kind.tolist()]
-        kernel = Counter()  # type: ignore[var-annotated]
-        for kind, dur in zip(is_kernel, tree.tasks.dur_ns.tolist(), strict=True):
+        (diff.a, diff.row_a, diff.rows.self_a_ns, reference[0]),
+        (diff.b, diff.row_b, diff.rows.self_b_ns, reference[1]),
+    ):
+        kernel: Counter[int] = Counter()
+        for kind, dur in zip(tree.tasks.kind.tolist(), tree.tasks.dur_ns.tolist(), strict=True):
             kernel[kind] += dur
-        from ascend_perf.analyzers._flame_tree import CODE
-
         assert kernel[CODE["kernel"]] == kernels_ns
         assert int(self_ns.sum()) == tree.total_ns == sum(kernel.values())
         assert len(row) == len(tree.tasks.dur_ns)
