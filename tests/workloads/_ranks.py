@@ -66,11 +66,25 @@ def _gathered(lines: dict[Connection, int], processes: list[BaseProcess], deadli
             except EOFError:
                 processes[rank].join()
                 raise AssertionError(f"rank {rank} died with exit code {processes[rank].exitcode}") from None
+            if not is_good and (dead := _dead(processes)) is not None:
+                # What the others then meet is a broken connection.
+                raise AssertionError(f"rank {dead} died with exit code {processes[dead].exitcode}")
             assert is_good, f"rank {rank} of {len(processes)} failed:\n{answer}"
             results[rank] = answer
     for process in processes:
         process.join()
     return [results[rank] for rank in range(len(processes))]
+
+
+def _dead(processes: list[BaseProcess]) -> int | None:
+    """A rank that a signal ended; its end may reach us later than the complaint of a rank that talked to it."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        for rank, process in enumerate(processes):
+            if process.exitcode is not None and process.exitcode < 0:
+                return rank
+        time.sleep(0.05)
+    return None
 
 
 def _rank(
