@@ -157,7 +157,7 @@ def diff_traces(
 
 def diff_trees(a: WorkTree, b: WorkTree, *, kinds: tuple[str, ...] = ()) -> TreeDiff:
     """Two trees side by side."""
-    labels = Text.concat([a.label, b.label])
+    labels = _sorted(Text.concat([a.label, b.label]).compact())
     key = labels.codes.astype(np.int64) * len(CLASSES) + np.concatenate((a.kind, b.kind))
     key_a, key_b = key[: len(a)], key[len(a) :]
     found = align(_labelled(a, key_a), _labelled(b, key_b), _own(a), _own(b))
@@ -193,6 +193,14 @@ def diff_trees(a: WorkTree, b: WorkTree, *, kinds: tuple[str, ...] = ()) -> Tree
         total_a_ns=_with_below(self_a, row_parent), total_b_ns=_with_below(self_b, row_parent),
     )  # fmt: skip
     return TreeDiff(a=a, b=b, rows=rows, row_a=row_a, row_b=row_b, alignment=found, kinds=kinds)
+
+
+def _sorted(labels: Text) -> Text:
+    """Labels with numbers by the alphabet: they must not depend on which side is A."""
+    order = sorted(range(len(labels.values)), key=labels.values.__getitem__)
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return Text(rank[labels.codes], [labels.values[code] for code in order])
 
 
 def _labelled(tree: WorkTree, key: Ints) -> LabelledTree:
