@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.model.finding import Metric, Words
@@ -29,6 +29,10 @@ def _nothing() -> None:
 
 def _one() -> float:
     return 1.0
+
+
+TAKES: Final = frozenset({"data", "resume"})
+"""Paths of `Place` that are the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +195,8 @@ class Workload:
     choices, when the configuration does not fit that many. None: the workload runs in one process only."""
     min_ranks: int = 1
     """Processes that it needs at least; what a run has where the user says nothing."""
+    takes: frozenset[str] = TAKES
+    """Which of `Place`'s paths it reads: data, resume. The options of the others are refused, not passed over."""
 
     def presets(self) -> dict[str, Preset]:
         """Presets by name, in the order of the file.
@@ -283,6 +289,7 @@ def workload(
     needs: Sequence[str] = (),
     predict: Callable[[_C, int], Prediction] | None = None,
     min_ranks: int = 1,
+    takes: Sequence[str] = tuple(TAKES),
 ) -> Callable[[Callable[[_C, Place, int], Program]], Workload]:
     """Turn `build(config, place, seed)` into a `Workload`; presets lie in configs/<name>.yaml beside its module."""
 
@@ -302,7 +309,7 @@ def workload(
         path = Path(inspect.getfile(function)).parent / "configs" / f"{name}.yaml"
         return Workload(
             name=name, about=about, config=config, build=build, presets_path=path, needs=tuple(needs),
-            predict=None if predict is None else predicted, min_ranks=min_ranks,
+            predict=None if predict is None else predicted, min_ranks=min_ranks, takes=frozenset(takes),
         )  # fmt: skip
 
     return wrap

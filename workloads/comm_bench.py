@@ -192,6 +192,7 @@ def rows_of(times_ns: Mapping[tuple[str, int], Sequence[int]], ranks: int) -> li
         "按消息大小测试集合通信与点对点通信：算法带宽、总线带宽，并校验结果",
     ),
     config=Config,
+    takes=(),
     predict=predict,
     min_ranks=2,
 )

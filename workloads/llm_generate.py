@@ -184,6 +184,7 @@ def real_tokens(config: Config, seed: int, batch: int, length: int) -> torch.Ten
         "Decoder 语言模型推理：带 KV 缓存的 prefill 与 decode，贪心或采样，图模式，批大小与序列长度扫描",
     ),
     config=Config,
+    takes=("data",),
     predict=predict,
 )
 def llm_generate(config: Config, place: Place, seed: int) -> Program:

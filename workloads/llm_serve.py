@@ -143,6 +143,7 @@ class Answer:
         "OpenAI 兼容 HTTP 服务中的语言模型（连续批处理），由负载生成器施压",
     ),
     config=Config,
+    takes=("data",),
     needs=("fastapi", "uvicorn", "aiohttp"),
     predict=predict,
 )

@@ -234,6 +234,7 @@ def dtypes_of(config: Config, kind: str) -> list[str]:
         "实测上限：各精度与形状的矩阵乘、注意力、归一化、主机与设备间拷贝、显存带宽",
     ),
     config=Config,
+    takes=(),
 )
 def micro(config: Config, place: Place, seed: int) -> Program:
     """One pass over all cases on `place`."""

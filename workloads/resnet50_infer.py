@@ -129,6 +129,7 @@ def _files(config: Config, place: Place, seed: int) -> _images.Pictures:
         "ResNet-50 图像分类推理：JPEG 解码、缩放，归一化位于主机侧、图内或 AIPP",
     ),
     config=Config,
+    takes=("data",),
     needs=("PIL",),
     predict=predict,
 )

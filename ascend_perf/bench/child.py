@@ -128,6 +128,9 @@ def _run(
 ) -> None:
     workload = _spec.find_workload(request["workload"])
     settings = workload.from_dict(request["settings"])
+    for option in ("data", "resume"):
+        if request[option] is not None and option not in workload.takes:
+            raise UsageError(f"{workload.name} takes no --{option}", hint=f"leave --{option} out")
     inventory = devices.seen_here()
     device = _device(request["device"], inventory, rank)
     send({"event": "device", "device": asdict(device), "problems": list(inventory.problems)})

@@ -174,6 +174,10 @@ def metrics_of(
     return tuple(metrics)
 
 
+LEAST_SAMPLES: Final = {50: 1, 90: 10, 95: 20, 99: 100}
+"""Samples from which a percentile is given."""
+
+
 def percentiles_of(latencies: Mapping[str, Sequence[int]]) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """p50, p90, p95, p99 (linear between samples) and mean of each kind of latency, and what to know of them.
 
@@ -185,14 +189,17 @@ def percentiles_of(latencies: Mapping[str, Sequence[int]]) -> tuple[tuple[Metric
     for name, samples in latencies.items():
         if not samples:
             continue
-        for percent, least in ((50, 1), (90, 10), (95, 20), (99, 100)):
+        for percent, least in LEAST_SAMPLES.items():
             if len(samples) >= least:
                 value = float(np.percentile(samples, percent))
                 metrics.append(Metric(name=f"{name}_p{percent}", value=value, unit="ns", better="lower"))
         metrics.append(Metric(name=f"{name}_mean", value=statistics.fmean(samples), unit="ns", better="lower"))
         if len(samples) < 100:
             few.setdefault(len(samples), []).append(name)
-    notes = (f"{', '.join(names)}: {count} samples, too few for p99 (100)" for count, names in few.items())
+    notes = []
+    for count, names in few.items():
+        lacking = ", ".join(f"p{percent} ({least})" for percent, least in LEAST_SAMPLES.items() if count < least)
+        notes.append(f"{', '.join(names)}: {count} samples, too few for {lacking}")
     return tuple(metrics), tuple(notes)
 
 

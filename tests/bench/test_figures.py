@@ -115,13 +115,15 @@ def test_percentiles_are_given_where_the_sample_carries_them(count: int, names: 
     assert [metric.value for metric in metrics] == pytest.approx([
         7 * (count - 1) * (50 if name.endswith("mean") else int(name[-2:])) / 100 for name in names
     ])  # fmt: skip
-    assert notes == (() if count >= 100 else (f"ttft: {count} samples, too few for p99 (100)",))
+    lacking = ["p90 (10)"] * (count < 10) + ["p95 (20)"] * (count < 20) + ["p99 (100)"] * (count < 100)
+    assert notes == ((f"ttft: {count} samples, too few for {', '.join(lacking)}",) if lacking else ())
 
 
 def test_latencies_with_as_few_samples_share_a_note() -> None:
     _, notes = percentiles_of({"prefill": [1, 2], "ttft": [1], "decode": [3, 4], "itl": [1] * 100})
     assert notes == (
-        "prefill, decode: 2 samples, too few for p99 (100)", "ttft: 1 samples, too few for p99 (100)",
+        "prefill, decode: 2 samples, too few for p90 (10), p95 (20), p99 (100)",
+        "ttft: 1 samples, too few for p90 (10), p95 (20), p99 (100)",
     )  # fmt: skip
 
 
