@@ -181,12 +181,18 @@ class Session:
             self.steps, self._last_ns = 0, None
             self.times["before"].clear()
 
-    def close(self) -> None:
-        """The program ends, in whatever way: write what there is, and tell how it went."""
+    def close(self, *, is_orderly: bool | None = None) -> None:
+        """The program ends, in whatever way: write what there is, and tell how it went.
+
+        Args:
+            is_orderly: whether the program came to its end; then a recording without one whole step is none, while the
+                part of a step in which it failed or hung is kept. None: unless an exception ends the interpreter.
+        """
         if os.getpid() != self._pid:
             return
         if self._recorder is not None:
-            self._finish(self._recorder, is_whole=False)
+            orderly = not hasattr(sys, "last_type") if is_orderly is None else is_orderly
+            self._finish(self._recorder, is_whole=False, is_orderly=orderly)
         self._is_over = True
         self.told("end", rank=rank_here(), steps=self.steps, cycles=self._cycles, times=self.times)
 
@@ -270,8 +276,10 @@ class Session:
         if is_whole or is_late or is_large or self._stop_file.exists():
             self._finish(recorder, is_whole=is_whole)
             self._is_over = self._is_over or is_late or is_large
+            if not self._is_over:
+                self._start_if_due()
 
-    def _finish(self, recorder: _recorders.Recorder, *, is_whole: bool) -> None:
+    def _finish(self, recorder: _recorders.Recorder, *, is_whole: bool, is_orderly: bool = True) -> None:
         self._recorder = None
         self._cycles += 1
         self._waited = 0
@@ -294,8 +302,13 @@ class Session:
             for line in recorder.said:
                 self._problem(f"the profiler warned: {line}", "")
         recorded = max(0, min(self._in_cycle - self.settings.warmup, self.settings.active))
-        self.written += paths
         self._is_over = self._is_over or not is_whole
+        if not recorded and is_orderly and self.settings.step_of != "process":
+            for path in paths:
+                _recorders.remove(path)
+            self.told("too short", rank=rank_here())
+            return
+        self.written += paths
         self.told(
             "written", rank=rank_here(), backend=recorder.backend, steps=recorded, is_whole=is_whole, size_bytes=size,
             paths=[str(path.relative_to(self.settings.folder)) for path in paths],
@@ -335,7 +348,7 @@ class Session:
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        self.close()
+        self.close(is_orderly=False)
         os.kill(os.getpid(), number)
 
 

@@ -84,16 +84,16 @@ class OwnLoop:
         session = self._session
         if session is None or not self._is_ours:
             return
-        session.close()
+        session.close(is_orderly=error is None)
         self._parse_new()
         for folder, process in self._parsing:
             try:
                 process.wait(PARSE_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-            if not npu_analysis.is_parsed(folder):
-                log = self._log(folder)
-                text = log.read_text("utf-8", "replace") if log.is_file() else ""
+            log = self._log(folder)
+            text = log.read_text("utf-8", "replace") if log.is_file() else ""
+            if not npu_analysis.is_parsed(folder) or npu_analysis.NO_MSPROF in text:
                 what, hint = npu_analysis.problem_of(text)
                 session.told("problem", rank=in_process.rank_here(), what=f"{folder.name}: {what}", hint=hint)
         if in_process.VARIABLE not in os.environ and self._is_first(in_process.rank_here()):

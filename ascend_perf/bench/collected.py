@@ -117,7 +117,8 @@ def why_nothing(processes: Sequence[Process], settings: in_process.Settings, has
         )
     if not processes:
         return "no process of the command imported torch", "take --with msprof for programs without torch"
-    if all(not process.is_wanted for process in processes if process.steps):
+    busy = [process for process in processes if process.steps or not process.is_wanted]
+    if busy and all(not process.is_wanted for process in busy):
         return "none of the ranks that were asked for was there", "correct --ranks"
     most = max((process.steps or 0 for process in processes), default=0)
     if most == 0:

@@ -115,6 +115,8 @@ class _Heard:
 
     def rest(self) -> str:
         self._thread.join(DRAIN_S)
+        if not self._thread.is_alive():
+            self._pipe.close()
         return self._kept.decode("utf-8", "replace")
 
 
