@@ -1,0 +1,111 @@
+"""Snapshots of the operators of a step: on tensors without values and with them, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ascend_perf.bench import snapshot
+from ascend_perf.bench.snapshot import Request, take
+from ascend_perf.cli import cli
+from ascend_perf.errors import InputError, UsageError
+from ascend_perf.op_streams import changes, read_op_stream
+from tests.bench._fake import install
+
+LLM = (
+    "layers=2", "width=16", "heads=2", "kv_heads=1", "hidden=24", "vocabulary=32", "tokens=8", "batch=1",
+    "accumulate=1", "dtype=fp32", "recompute=none",
+)  # fmt: skip
+
+
+@pytest.mark.torch
+def test_the_recorder_writes_what_torch_dispatches() -> None:
+    torch = pytest.importorskip("torch")
+    from ascend_perf.collectors.op_recorder import record
+
+    x, w = torch.ones(2, 3), torch.ones(3, 4, requires_grad=True)
+
+    stream = record(lambda: torch.mm(x, w).sum().backward())
+
+    # The backward pass of x @ w needs the gradient of w alone: x^T @ dy.
+    assert [line for line in stream if ".mm." in line] == [
+        "aten.mm.default(f32[2,3], f32[3,4]) -> f32[2,4]",
+        "aten.mm.default(f32[3,2], f32[2,4]) -> f32[3,4]",
+    ]
+    assert "aten.sum.default(f32[2,4]) -> f32[]" in stream
+    assert record(lambda: torch.cat([x, x], 1)) == [
+        "aten.cat.default([f32[2,3], f32[2,3]], dim=1) -> f32[2,6]"
+    ]
+    assert record(lambda: float(x.sum())) == [
+        "aten.sum.default(f32[2,3]) -> f32[]", "aten._local_scalar_dense.default(f32[]) -> float",
+    ]  # fmt: skip
+
+
+@pytest.mark.torch
+def test_a_model_far_larger_than_memory_is_recorded_without_values(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    huge = (*LLM, "width=65536", "heads=512", "kv_heads=512", "hidden=262144")
+
+    stream = take(Request(workload="llm-pretrain", overrides=huge, mode="fake"), tmp_path / "s")
+
+    # 2 layers of 3 * 65536 * 262144 + ... weights: more than 400 GB in fp32.
+    assert "aten.mm.default(f32[8,65536], f32[65536,262144]) -> f32[8,262144]" in stream.totals
+
+
+@pytest.mark.torch
+def test_equal_settings_give_equal_bytes_and_a_layer_more_shows(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    one = take(Request(workload="llm-pretrain", overrides=LLM, mode="fake"), tmp_path / "1")
+    take(Request(workload="llm-pretrain", overrides=LLM, mode="fake"), tmp_path / "2")
+    three = ("layers=3", *LLM[1:])
+    more = take(Request(workload="llm-pretrain", overrides=three, mode="fake"), tmp_path / "3")
+
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert (one.mode, one.preset, one.settings["layers"]) == ("fake", "tiny", 2)
+    gate = "aten.mm.default(f32[8,16], f32[16,24]) -> f32[8,24]"
+    # Gate and up product of each layer; the backward pass of the down product has the same shape.
+    found = {change.operator: (change.a, change.b) for change in changes(one, more)}
+    assert found[gate] == (6, 9)
+
+
+@pytest.mark.torch
+def test_what_reads_values_is_recorded_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    install(tmp_path, monkeypatch)
+    request = Request(workload="fake")
+
+    with pytest.raises(InputError, match="fake: DataDependentOutputException"):
+        take(Request(workload="fake", mode="fake"), tmp_path / "s")
+    stream = take(request, tmp_path / "s")
+
+    assert stream.mode == "real"
+    # A copy, its sum, and the sum read by the host.
+    assert stream.stream == (
+        "aten.clone.default(f32[4]) -> f32[4]", "aten.sum.default(f32[4]) -> f32[]",
+        "aten._local_scalar_dense.default(f32[]) -> float",
+    )  # fmt: skip
+    monkeypatch.setattr(snapshot, "MAX_REAL_BYTES", 100)  # it says that it needs 128
+    with pytest.raises(InputError, match="real: it needs 128 bytes, ask for it with --mode real"):
+        take(request, tmp_path / "s")
+    with pytest.raises(InputError, match="real: KeyError: 'planted'"):
+        take(Request(workload="fake", overrides=("fault=bug",), mode="real"), tmp_path / "s")
+
+
+def test_a_workload_of_several_processes_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(UsageError, match="comm-bench needs 2 processes, a snapshot is of one"):
+        take(Request(workload="comm-bench"), tmp_path / "s")
+
+
+@pytest.mark.torch
+def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    install(tmp_path, monkeypatch)
+
+    done = CliRunner().invoke(cli, ["snapshot", "fake", "-o", str(tmp_path / "s.txt"), "--lang", "zh"])
+
+    assert done.exit_code == 0, done.output
+    assert "共 3 个算子调用，3 种，张量含数值" in done.output
+    assert read_op_stream(tmp_path / "s.txt").workload == "fake"
