@@ -4,6 +4,7 @@ A run directory holds
 
     manifest.json    this file: what ran, on what, how it was measured, and the figures
     trace/           what the profiler wrote, one file or folder per rank, as the parsers read it
+    device_telemetry.csv    use, power, temperature, frequency and memory of devices while it ran (where a tool tells)
     telemetry.csv    samples of the process of rank 0 while it ran (absent when psutil is not installed)
     training.jsonl   loss and gradient norm of each step of rank 0 (workloads that train)
     results/         tables of the workload and of the run, one CSV file each

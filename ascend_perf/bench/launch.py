@@ -7,7 +7,7 @@ or was interrupted has a manifest that says why, and what there is of it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +25,8 @@ from ascend_perf.bench.job import Ranks as Ranks
 from ascend_perf.bench.prediction import Forecast
 from ascend_perf.bench.said import rank_row, said_of
 from ascend_perf.bench.traffic import busiest
-from ascend_perf.collectors import devices, energy, telemetry
+from ascend_perf.collectors import device_telemetry, devices, energy, telemetry
+from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated, UsageError
 from ascend_perf.model.finding import Words
@@ -57,6 +58,8 @@ class Request:
     """A run directory with a checkpoint, or the checkpoint itself."""
     variables: tuple[str, ...] = ()
     """`KEY=VALUE` for the processes; they win over the preset's."""
+    npu_exporter: str | None = None
+    """Address of an npu-exporter that is asked instead of npu-smi."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,14 +178,14 @@ class _Attempt:
         self._on_notice(Notice(phase="start"))
         with ExitStack() as stack:
             meter = stack.enter_context(energy.PackageMeter())
-            sampling = _Sampling(stack)
+            sampling = _Sampling(stack, request.npu_exporter)
 
             def on_message(message: Message) -> None:
                 sampling.hear(message)
                 self._tell(message)
 
             heard = run_job(body, request.ranks, environment, on_message)
-        self._keep(heard, sampling.samples, meter)
+        self._keep(heard, sampling, meter, environment)
         if (error := failures.error_of(heard, request.ranks)) is not None:
             raise error
 
@@ -206,18 +209,27 @@ class _Attempt:
         self._notes.append(warning.en)
         self._on_notice(Notice(phase="warning", warning=warning))
 
-    def _keep(self, heard: Heard, samples: Sequence[telemetry.Sample], meter: energy.PackageMeter) -> None:
+    def _keep(
+        self, heard: Heard, sampling: _Sampling, meter: energy.PackageMeter, environment: Mapping[str, str]
+    ) -> None:
         """Write all parts of the run directory but the manifest."""
         said = self._said = said_of(heard)
         self._notes += said.problems
         traces = sorted(path.name for path in (self._folder / TRACE_FOLDER).iterdir())
         if traces:
             self._files["trace"] = tuple(f"{TRACE_FOLDER}/{name}" for name in traces)
-        if samples:
-            telemetry.write_samples(self._folder / TELEMETRY_FILE, samples)
+        if sampling.samples:
+            telemetry.write_samples(self._folder / TELEMETRY_FILE, sampling.samples)
             self._files["telemetry"] = (TELEMETRY_FILE,)
         elif not telemetry.is_available():
             self._notes.append("no telemetry: psutil is not installed")
+        self._notes += sampling.device_problems
+        first = self._request.ranks.here[0]
+        phases = [(int(told["time_ns"]), str(told["phase"])) for told in heard.of("phase") if told["rank"] == first]
+        device_samples = device_telemetry.relabelled(sampling.device_samples, phases)
+        if device_samples:
+            device_telemetry.write_device_samples(self._folder / device_telemetry.FILE_NAME, device_samples)
+            self._files["device_telemetry"] = (device_telemetry.FILE_NAME,)
         if said.series and said.measurement is not None:
             series.write_series(self._folder / SERIES_FILE, said.series, said.measurement)
             self._files["series"] = (SERIES_FILE,)
@@ -236,9 +248,12 @@ class _Attempt:
         if (self._folder / results.FOLDER).is_dir():
             left = sorted(path.name for path in (self._folder / results.FOLDER).iterdir())
             self._files["results"] = tuple(f"{results.FOLDER}/{name}" for name in left)
-        self._energy = self._energy_of(meter) if said.ranks else None
+        self._energy = self._energy_of(meter, device_samples, environment) if said.ranks else None
 
-    def _energy_of(self, meter: energy.PackageMeter) -> figures.Energy | None:
+    def _energy_of(
+        self, meter: energy.PackageMeter, samples: Sequence[device_telemetry.DeviceSample],
+        environment: Mapping[str, str],
+    ) -> figures.Energy | None:  # fmt: skip
         """Energy over the measured steps: of the devices, on a CPU of the processor packages."""
         said = self._said
         assert said.measurement is not None and said.device is not None
@@ -248,7 +263,15 @@ class _Attempt:
             if len(known) == len(joules):
                 counted = f"{len(known)} {said.device.type} devices, without the host"
                 return figures.Energy(joules=sum(known), counted=counted)
-            self._notes.append("no energy: no sensor of the device could be read")
+            used = [
+                f"{said.device.type}{device_telemetry.visible(environment, index)}"
+                for index in range(self._request.ranks.per_node)
+            ]
+            window = said.measurement["measured_from_ns"], said.measurement["measured_to_ns"]
+            found, note = device_telemetry.energy_of_devices(samples, used, *window)
+            if found is not None and self._request.ranks.nodes == 1:
+                return figures.Energy(joules=found, counted=note)
+            self._notes.append(note if found is None else "no energy: the devices of the other nodes are not sampled")
             return None
         if not meter.is_there:
             self._notes.append("no energy: counters of the processor packages (RAPL) are not there or may not be read")
@@ -326,11 +349,15 @@ class _Attempt:
 
 
 class _Sampling:
-    """Telemetry of the first rank, from its first word on."""
+    """Telemetry of the first rank, from its first word on, and of the devices once their kind is known."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, npu_exporter: str | None = None) -> None:
         self._stack = stack
+        self._npu_exporter = npu_exporter
         self._sampler: telemetry.Sampler | None = None
+        self._devices: device_telemetry.DeviceSampler | None = None
+        self._absent: list[str] = []
+        self._phase = "start"
 
     def hear(self, message: Message) -> None:
         """Start with the process, and go on to the next phase with it."""
@@ -341,13 +368,33 @@ class _Sampling:
                 self._sampler = self._stack.enter_context(telemetry.Sampler(message["pid"]))
             except psutil.Error:  # it has ended already
                 return
-        elif message["event"] == "phase" and self._sampler is not None:
-            self._sampler.phase = message["phase"]
+        elif message["event"] == "device" and self._devices is None:
+            sources, self._absent = device_telemetry.sources_here(
+                Machine(), message["device"]["type"], exporter=self._npu_exporter
+            )
+            sampler = device_telemetry.DeviceSampler(sources)
+            sampler.phase = self._phase
+            self._devices = self._stack.enter_context(sampler)
+        elif message["event"] == "phase":
+            self._phase = message["phase"]
+            for sampler_of in (self._sampler, self._devices):
+                if sampler_of is not None:
+                    sampler_of.phase = self._phase
 
     @property
     def samples(self) -> Sequence[telemetry.Sample]:
         """What was sampled."""
         return () if self._sampler is None else self._sampler.samples
+
+    @property
+    def device_samples(self) -> Sequence[device_telemetry.DeviceSample]:
+        """What was sampled of the devices."""
+        return () if self._devices is None else self._devices.samples
+
+    @property
+    def device_problems(self) -> list[str]:
+        """What was absent, and what ended by itself."""
+        return self._absent + ([] if self._devices is None else [masked(text) for text in self._devices.problems])
 
 
 def _problem(error: BaseException) -> str:

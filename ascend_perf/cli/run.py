@@ -51,6 +51,9 @@ from ascend_perf.errors import UsageError
     help="Environment variable of the processes, over those of the preset; may be repeated.",
 )
 @click.option(
+    "--npu-exporter", metavar="URL", help="Take telemetry of NPUs from this npu-exporter instead of npu-smi."
+)
+@click.option(
     "-o",
     "--output",
     "folder",
@@ -79,6 +82,7 @@ def command(
     save_checkpoint: bool,
     resume: Path | None,
     variables: tuple[str, ...],
+    npu_exporter: str | None,
     folder: Path | None,
     force: bool,
     with_stack: bool,
@@ -110,6 +114,7 @@ def command(
     request = Request(
         workload=workload, preset=preset, overrides=overrides, device=device, with_stack=with_stack, ranks=ranks,
         data=data, model_config=model_config, save_checkpoint=save_checkpoint, resume=resume, variables=variables,
+        npu_exporter=npu_exporter,
     )  # fmt: skip
     with _show.progress(lang) as on_notice:
         where, manifest = launch(request, folder=folder, force=force, on_notice=on_notice)

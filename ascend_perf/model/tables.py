@@ -373,6 +373,23 @@ LOG_EVENTS: Final = TableSpec(
     ),
 )
 
+TELEMETRY: Final = TableSpec(
+    name="telemetry",
+    row="one sample of a device beside the run, at its Unix time (device_telemetry.csv of a run directory)",
+    columns=(
+        _int("time_ns", "ns", required=True),
+        _text("device", "npu<logic id>, cuda<index>, package (all processor packages)", required=True),
+        _text("phase", "of the run: warmup, measured, profiled ..."),
+        _float("use_ratio", "ratio", "share of time with work on the device; unknown where it is invalid"),
+        _text("invalid", "why use_ratio was taken out; empty where it was not"),
+        _int("memory_used_bytes", "bytes"),
+        _float("power_w", "W"),
+        _float("temperature_c", "C"),
+        _float("frequency_hz", "Hz"),
+        _float("rated_frequency_hz", "Hz"),
+    ),
+)
+
 DATA_PIPELINE: Final = TableSpec(
     name="data_pipeline",
     row="one operator, stage or total of the input pipeline, summed up over the capture (MindSpore)",
@@ -514,14 +531,15 @@ ALL: Final[dict[str, TableSpec]] = {
     for spec in (
         STEPS, KERNELS, COMM_OPS, COMM_TASKS, COMM_TRANSFERS, COMM_PACKETS, COMM_LINKS, COPIES, HOST_OPS,
         RUNTIME_CALLS, HOST_EVENTS, PYTHON_CALLS, MEMORY, MEMORY_BLOCKS, MODULE_MEMORY, COUNTERS, EXPORTED_STEPS,
-        EXPORTED_OPS, EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE, LOG_EVENTS, TRAINING_SERIES,
+        EXPORTED_OPS, EXPORTED_APIS, OVERLAP, COMM_BENCH, DATA_PIPELINE, LOG_EVENTS, TELEMETRY,
+        TRAINING_SERIES,
         REQUESTS, BATCHES, BATCH_REQUESTS, KV_CACHE, KV_TRANSFERS, QUEUE_STATES, SERVICE_SPANS,
         SERVICE_FIGURES,
     )
 }  # fmt: skip
 """Every table by name."""
 
-BESIDE: Final = frozenset({"comm_bench", "log_events", "training_series"})
+BESIDE: Final = frozenset({"comm_bench", "log_events", "telemetry", "training_series"})
 """Tables of logs and tests that lie beside profiles: a trace of these alone is no profile of a rank."""
 
 

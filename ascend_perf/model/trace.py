@@ -122,6 +122,8 @@ class Meta:
     missing: tuple[Missing, ...] = ()
     checks: tuple[Check, ...] = ()
     warnings: tuple[str, ...] = ()
+    clock_base_ns: int = 0
+    """Unix time at which the times of the tables are 0: those of a Kineto trace count from a base of its own."""
 
 
 class Trace:

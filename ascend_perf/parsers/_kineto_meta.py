@@ -52,6 +52,7 @@ def meta_of(
         label=f"{unit.label} (device {device})" if several else unit.label,
         rank=None if several else rank,
         world_size=world or None,
+        clock_base_ns=_base_ns(facts),
         device=Device(
             vendor=_vendor(name, hip=hip) if has_device or name else None,
             name=name or None,
@@ -96,6 +97,12 @@ def _capability(chosen: _DeviceProperty | None, *, hip: bool) -> tuple[int, int]
     if chosen is None or chosen.major is None or chosen.minor is None or _vendor(chosen.name, hip=hip) != "NVIDIA":
         return None
     return chosen.major, chosen.minor
+
+
+def _base_ns(facts: dict[str, msgspec.Raw]) -> int:
+    """The base of the trace's times; 0 where it is not told: older traces count from 1970."""
+    base = _decoded(facts.get("baseTimeNanoseconds"), int)
+    return base if base is not None and 0 <= base < 1 << 62 else 0
 
 
 def _decoded(raw: msgspec.Raw | None, kind: type[_D]) -> _D | None:
