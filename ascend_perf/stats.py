@@ -240,8 +240,8 @@ def launches_to_decide(interval: RatioInterval, *, tolerance: float, effect: flo
     half, room = interval.half_width, math.log1p(effect)
     if interval.estimate > 1 + effect:
         half = max(half, math.log(interval.estimate) - math.log(interval.lower))
-        room = min(room, math.log(interval.estimate) - math.log1p(tolerance)) if effect > 0 else (
-            math.log(interval.estimate) - math.log1p(tolerance))  # fmt: skip
+        beyond = math.log(interval.estimate) - math.log1p(tolerance)
+        room = min(room, beyond) if effect > 0 else beyond
     if half <= 0:
         return least
     if room <= 0:

@@ -11,7 +11,7 @@ from typing import Final
 from ascend_perf.errors import InputError
 from ascend_perf.gate import comparable, exact, timing
 from ascend_perf.gate.inputs import Side
-from ascend_perf.gate.outcome import ORDER, Row, SideFacts, Verdict, outcome_of
+from ascend_perf.gate.outcome import ORDER, Outcome, Row, SideFacts, Verdict, outcome_of
 from ascend_perf.gate.policy import Policy
 from ascend_perf.model.finding import Words
 from ascend_perf.model.result import Benchmark
@@ -68,7 +68,7 @@ def decide(base: Side, head: Side, policy: Policy, *, today: date, warn_only: bo
     final = tuple(sorted(excused, key=lambda row: ORDER.index(row.outcome)))
     return Verdict(
         outcome=outcome_of(final), rows=final, base=_facts_of(base), head=_facts_of(head),
-        confidence=policy.confidence, tolerance=policy.tolerance, judged_on=today, notes=tuple(notes),
+        confidence=policy.confidence, tolerance=policy.tolerance, judged_on=today, notes=tuple(dict.fromkeys(notes)),
         warn_only=warn_only,
     )  # fmt: skip
 
@@ -140,8 +140,7 @@ def _benchmark_rows(
                        [f"{key}: {left} -> {right}" for key, left, right in work])  # fmt: skip
     rows = _status_rows(base, head, simulated)
     if counts:
-        names = {*base.counts, *head.counts}
-        limits = {count: policy.count_limit(name, count) for count in names}
+        limits = {count: policy.count_limit(name, count) for count in (*base.counts, *head.counts)}
         rows += exact.count_rows(name, dict(base.counts), dict(head.counts), limits, simulated)
         rows += _stream_rows(base, head, base_side, head_side, policy, simulated)
     if times and not any(row.outcome in ("regression", "not_comparable") for row in rows if row.kind == "status"):
@@ -189,7 +188,7 @@ def _stream_rows(
               reason=Words("base has no snapshot", "BASE 没有算子快照"), simulated=simulated)  # fmt: skip
     if base.op_stream is None:
         return [row]
-    lost = "warning" if policy.op_stream == "warn" else "not_comparable"
+    lost: Outcome = "warning" if policy.op_stream == "warn" else "not_comparable"
     if head.op_stream is None:
         return [replace(row, outcome=lost, reason=Words("head has no snapshot", "HEAD 没有算子快照"))]
     try:

@@ -155,8 +155,8 @@ def parse_policy(text: str, file: str = "policy") -> Policy:
         timing=value("timing", _Node.flag, default.timing),
         op_stream=value("op_stream", _op_stream, default.op_stream),
         simulated=value("simulated", _Node.flag, default.simulated),
-        metrics=(*value("metrics", lambda node: _limits(node, True), ()), *DEFAULT_METRICS),
-        counts=(*value("counts", lambda node: _limits(node, False), ()), *DEFAULT_COUNTS),
+        metrics=(*_limits(known.get("metrics"), True), *DEFAULT_METRICS),
+        counts=(*_limits(known.get("counts"), False), *DEFAULT_COUNTS),
         removed=value("removed", _Node.names, ()),
         ignore_facts=value("ignore_facts", _facts, ()),
         ignore_settings=value("ignore_settings", _Node.names, ()),
@@ -273,8 +273,8 @@ def _facts(node: _Node) -> tuple[str, ...]:
     return tuple(item.one_of(MUST_AGREE) for item in node.items())
 
 
-def _limits(node: _Node, is_metric: bool) -> tuple[Limit, ...]:
-    return tuple(_limit(item, is_metric) for item in node.items())
+def _limits(node: _Node | None, is_metric: bool) -> tuple[Limit, ...]:
+    return () if node is None else tuple(_limit(item, is_metric) for item in node.items())
 
 
 def _limit(node: _Node, is_metric: bool) -> Limit:

@@ -15,10 +15,12 @@ from ascend_perf.gate.outcome import Outcome, Row
 from ascend_perf.gate.policy import Limit, Policy
 from ascend_perf.model.finding import Words
 from ascend_perf.model.result import Launch
-from ascend_perf.units import Better, Unit, format_ratio, significant
+from ascend_perf.units import Better, Unit, counted, format_ratio, significant
 
 _PERCENTILE: Final = re.compile(r"(.+)_p(50|90|95|99)")
 STEP_TIME: Final = "step_time_median"
+EXACT_UNITS: Final = ("bytes", "count", "flops")
+"""Units of figures that may be equal in all launches because nothing is random in them, so that few launches decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +97,11 @@ def judge(worse: stats.RatioInterval, *, fail: float, warn: float | None, tolera
     Regression: the lower end exceeds 1 + tolerance and the estimate 1 + fail. Improved: the same of the inverse.
     Inconclusive: the estimate exceeds the limit but the lower end does not; or half of the interval is wider than the
     limit and its upper end exceeds it, so that a regression of that size could hide. Too few launches are inconclusive
-    whatever they show, unless all values are equal.
+    whatever they show.
 
     Source:
         docs/gate.md; `make eval-gate` measures false alarms and misses.
     """
-    if worse.lower == worse.upper == 1:
-        return Judgement(outcome="pass")
     least = stats.least_launches(worse.confidence)
     if min(worse.base_launches, worse.head_launches) < least:
         need = least
@@ -160,7 +160,9 @@ def metric_row(
     test = stats.rank_test(
         stats.launch_values(base.samples, base.quantile), stats.launch_values(head.samples, base.quantile)
     )
-    row = replace(row, interval=interval, rank_test=test)
+    if min(interval.base_launches, interval.head_launches) > 1:
+        # One launch has no scatter to show: what its steps have says nothing of the next launch.
+        row = replace(row, interval=interval, rank_test=test)
     if known.better == "none":
         return replace(row, reason=Words("shown only: neither direction is worse", "仅展示：该指标没有优劣方向"))
     worse = interval if known.better == "lower" else interval.inverse
@@ -169,6 +171,8 @@ def metric_row(
         alarmed = limit.warn is not None and _enough(worse) and _exceeds(worse, limit.warn, tolerance)
         return replace(row, outcome="warning" if alarmed else "pass",
                        reason=_seen(worse, Words("no limit that fails", "未设失败阈值")))  # fmt: skip
+    if interval.lower == interval.upper == 1 and known.unit in EXACT_UNITS:
+        return row
     found = judge(worse, fail=limit.fail, warn=limit.warn, tolerance=tolerance)
     return replace(row, outcome=found.outcome, reason=_reason(found, worse, limit.fail),
                    launches_needed=found.launches_needed)  # fmt: skip
@@ -202,18 +206,18 @@ def _seen(worse: stats.RatioInterval, more: Words) -> Words:
 
 
 def _reason(found: Judgement, worse: stats.RatioInterval, fail: float) -> Words:
-    limit, sure = format_ratio(fail), _percent(worse.lower - 1)
+    limit, sure, level = format_ratio(fail), _percent(worse.lower - 1), _percent(worse.confidence)
     if found.outcome == "regression":
         return _seen(worse, Words(
-            f"at least {sure} with {worse.confidence:.4g} confidence, {limit} allowed",
-            f"{worse.confidence:.4g} 置信度下至少 {sure}，允许 {limit}",
+            f"at least {sure} by the {level} interval, {limit} allowed",
+            f"{level} 置信区间下界 {sure}，允许 {limit}",
         ))  # fmt: skip
     if found.outcome == "inconclusive":
         count = found.launches_needed
         if found.is_too_few:
             few = min(worse.base_launches, worse.head_launches)
             return _seen(worse, Words(
-                f"{few} launches of a side cannot decide; measure at least {count} of each",
+                f"{counted(few, 'launch', 'launches')} of a side cannot decide; measure at least {count} of each",
                 f"单侧仅 {few} 次启动，无法判定；每侧至少需 {count} 次",
             ))  # fmt: skip
         width = _percent(worse.half_width)

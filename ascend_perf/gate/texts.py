@@ -1,0 +1,102 @@
+"""Words of the gate in both languages, and names made safe for where they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from ascend_perf.gate.outcome import Decision, Outcome, Row
+from ascend_perf.model.finding import Words
+from ascend_perf.units import format_quantity, significant
+
+Lang = Literal["en", "zh"]
+
+MAX_TEXT: Final = 500
+"""A longer text from a file is cut."""
+
+_CONTROL: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
+"""What a terminal obeys, what turns the direction of writing, and what XML cannot hold."""
+_MARKUP: Final = re.compile(r"[\\`*{}\[\]<>#|~&@!$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
+
+OUTCOMES: Final[Mapping[Outcome, Words]] = {
+    "regression": Words("regression", "性能劣化"),
+    "not_comparable": Words("not comparable", "不可比"),
+    "inconclusive": Words("cannot tell", "无法判定"),
+    "warning": Words("warning", "警告"),
+    "allowed": Words("allowed", "已豁免"),
+    "improved": Words("improved", "提升"),
+    "new": Words("new", "新增"),
+    "removed": Words("removed", "已移除"),
+    "pass": Words("pass", "通过"),
+}
+
+VERDICTS: Final[Mapping[Decision, Words]] = {
+    "pass": Words("Performance gate passed", "性能门禁通过"),
+    "regression": Words("Performance gate failed: regression", "性能门禁未通过：性能劣化"),
+    "inconclusive": Words("Performance gate cannot tell: measure more", "性能门禁无法判定：需要更多测量"),
+    "not_comparable": Words("Performance gate cannot compare", "性能门禁无法比较"),
+}
+
+SIMULATED: Final = Words("simulated", "仿真")
+
+
+def say(words: Words, lang: Lang) -> str:
+    """The text in one language, on one line."""
+    return clean(words.zh if lang == "zh" else words.en, 4 * MAX_TEXT)
+
+
+def clean(text: object, most: int = MAX_TEXT) -> str:
+    """One line without characters that a terminal, an XML parser or the direction of writing obey."""
+    plain = " ".join(_CONTROL.sub("\ufffd", re.sub(r"[\t\n\r]+", " ", str(text))).split(" ")).strip()
+    return plain if len(plain) <= most else f"{plain[:most]}…"
+
+
+def markdown(text: object, most: int = MAX_TEXT) -> str:
+    """`text` as it is in Markdown: no markup, no HTML, no mention of a person, no link."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", clean(text, most))
+
+
+def figure(row: Row, value: float | int | None, lang: Lang = "en") -> str:
+    """A figure with its unit; simulated ones say so."""
+    text = format_quantity(value, row.unit) if value is not None else "—"
+    return f"{text} ({say(SIMULATED, lang)})" if row.simulated and value is not None else text
+
+
+def change(row: Row) -> str:
+    """The change with its sign."""
+    if row.change_ratio is None:
+        return "—"
+    percent = row.change_ratio * 100
+    return "=" if percent == 0 else f"{'+' if percent > 0 else '-'}{significant(abs(percent), 3)} %"
+
+
+def interval(row: Row) -> str:
+    """The interval of the change."""
+    if row.interval is None or row.interval.lower == row.interval.upper:
+        return "—"
+    ends = ((end - 1) * 100 for end in (row.interval.lower, row.interval.upper))
+    return " … ".join(f"{'-' if end < 0 else '+'}{significant(abs(end), 3)} %" for end in ends)
+
+
+def launches(row: Row) -> str:
+    """Launches of both sides."""
+    return "—" if row.interval is None else f"{row.interval.base_launches} + {row.interval.head_launches}"
+
+
+def title(row: Row, lang: Lang) -> str:
+    """What a row is about, and how it ended."""
+    about = " · ".join(part for part in (clean(row.benchmark), clean(row.name)) if part)
+    return f"{about}: {say(OUTCOMES[row.outcome], lang)}"
+
+
+def message(row: Row, lang: Lang) -> str:
+    """The row in a sentence: figures, change, reason."""
+    parts = []
+    if row.base is not None and row.head is not None and row.base != row.head:
+        parts.append(f"{figure(row, row.base, lang)} -> {figure(row, row.head, lang)}"
+                     + (f" ({change(row)})" if row.change_ratio else ""))  # fmt: skip
+    parts.append(say(row.reason, lang))
+    return "; ".join(parts)
