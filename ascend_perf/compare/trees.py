@@ -24,9 +24,10 @@ from ascend_perf.compare.align import (
     LabelledTree,
     align,
 )
-from ascend_perf.compare.work_tree import HostCalls, WorkTree, work_tree
+from ascend_perf.compare.work_tree import HostCalls, WorkTree, kernel_tree, work_tree
 from ascend_perf.model.distinct import distinct
 from ascend_perf.model.table import Ints, Text
+from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
 
 Side = Literal["both", "a", "b"]
@@ -148,6 +149,10 @@ def diff_traces(
     ranges = a.ranges() & b.ranges()
     if not ranges:
         kinds -= {"range"}
+    if not kinds & {"module", "op"}:
+        # Tables of kernels without the host's calls: the kernels themselves in their order.
+        by_type = all(side.trace[KERNELS].has("op_type") for side in (a, b))
+        return diff_trees(kernel_tree(a, step=step_a, by_type=by_type), kernel_tree(b, step=step_b, by_type=by_type))
     return diff_trees(
         work_tree(a, step=step_a, kinds=kinds, ranges=ranges),
         work_tree(b, step=step_b, kinds=kinds, ranges=ranges),

@@ -18,8 +18,9 @@ from ascend_perf.analyzers._flame_device import Tasks, all_tasks
 from ascend_perf.analyzers._flame_tree import CODE, depths
 from ascend_perf.analyzers._host_nest import TABLES, HostNest, host_nest
 from ascend_perf.model.table import NULL, Bools, Ints, Text
-from ascend_perf.model.tables import HOST_OPS, STEPS
+from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_OPS, KERNELS, STEPS
 from ascend_perf.model.trace import Trace
+from ascend_perf.ops.classify import kernel_classes
 
 MAX_DEPTH: Final = 128
 """Deeper calls count with their ancestor at this depth. Status: assumed; recursion of this depth says nothing more."""
@@ -109,12 +110,8 @@ def work_tree(
         kinds: which of module, op and range become nodes.
         ranges: labels of the ranges that become nodes.
     """
-    trace, nest = calls.trace, calls.nest
-    windows = _steps.step_windows(trace)
-    at = step if step is not None else _steps.representative(trace, windows)
-    if len(windows) <= 1:
-        at = None
-    tasks = calls.tasks if at is None else calls.tasks.taken(_of_step(calls, at))
+    nest = calls.nest
+    at, tasks = _chosen(calls, step)
     used = nest.is_used(tasks.launch)
     wanted = np.zeros(len(nest), bool)
     for name in kinds:
@@ -147,6 +144,53 @@ def work_tree(
         node=np.where(tasks.launch >= 0, node, -1).astype(np.int64),
         via=Text(np.where(inner >= 0, via.codes, -1).astype(np.int32), via.values), step=at,
     )  # fmt: skip
+
+
+def kernel_tree(calls: HostCalls, *, step: int | None = None, by_type: bool) -> WorkTree:
+    """The tasks of a step as children of the step, in their order: what recordings without calls of the host allow.
+
+    Args:
+        calls: the rank.
+        step: as in `work_tree`.
+        by_type: label kernels by their op type; else by the class of their work, which any two vendors share.
+    """
+    at, tasks = _chosen(calls, step)
+    kernels = calls.trace[KERNELS]
+    is_kernel = tasks.kind == CODE["kernel"]
+    named = kernels.text("op_type") if by_type else kernel_classes(kernels)
+    both = Text.concat([named.take(tasks.row[is_kernel]), tasks.name])
+    codes = both.codes[int(is_kernel.sum()) :].copy()
+    typed = both.codes[: int(is_kernel.sum())]
+    codes[is_kernel] = np.where(typed >= 0, typed, codes[is_kernel])
+    order = np.argsort(_starts(calls.trace, tasks), kind="stable")
+    count = len(order)
+    node = np.empty(count, np.int64)
+    node[order] = np.arange(1, count + 1)
+    parent = np.zeros(count + 1, np.int64)
+    parent[0] = -1
+    return WorkTree(
+        parent=parent, last=np.concatenate(([count + 1], np.arange(2, count + 2))),
+        label=Text.concat([Text.full(1, ROOT_LABEL), Text(codes[order], both.values)]),
+        kind=np.concatenate(([CODE["thread"]], tasks.kind[order])), op=np.full(count + 1, -1, np.int64), tasks=tasks,
+        node=node, via=Text.full(count, None), step=at,
+    )  # fmt: skip
+
+
+def _chosen(calls: HostCalls, step: int | None) -> tuple[int | None, Tasks]:
+    """The step, None for the whole recording, and its tasks."""
+    windows = _steps.step_windows(calls.trace)
+    at = step if step is not None else _steps.representative(calls.trace, windows)
+    if len(windows) <= 1 or at is None:
+        return None, calls.tasks
+    return at, calls.tasks.taken(_of_step(calls, at))
+
+
+def _starts(trace: Trace, tasks: Tasks) -> Ints:
+    starts = np.full(len(tasks.row), NULL, np.int64)
+    for spec, kind in ((KERNELS, "kernel"), (COMM_OPS, "communication"), (COPIES, "copy")):
+        mine = tasks.kind == CODE[kind]
+        starts[mine] = trace[spec].ints("start_ns")[tasks.row[mine]]
+    return starts
 
 
 def _of_step(calls: HostCalls, step: int) -> Bools:

@@ -1,0 +1,82 @@
+"""What is compared: a result file, a run directory or a trace, each with what must be known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ascend_perf.device.specs import DeviceSpec, device_specs, spec_for
+from ascend_perf.model.comparison import SideKind
+from ascend_perf.model.result import Benchmark, ResultSet
+from ascend_perf.model.run import Fact, Run
+from ascend_perf.model.tables import HOST_OPS, KERNELS
+from ascend_perf.model.trace import Device, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One side; exactly one of `results` and `run` is there."""
+
+    label: str
+    results: ResultSet | None = None
+    run: Run | None = None
+
+    def __post_init__(self) -> None:
+        if (self.results is None) == (self.run is None):
+            raise ValueError("an input is a result file or a run")
+
+    @property
+    def kind(self) -> SideKind:
+        """What it is."""
+        if self.results is not None:
+            return "results"
+        return "run" if self.run is not None and self.run.manifest is not None else "trace"
+
+    @property
+    def origin(self) -> Literal["measured", "simulated"]:
+        """Simulated as soon as a part of it is."""
+        parts = (
+            [b.data_origin for b in self.results.benchmarks] if self.results is not None
+            else [t.meta.data_origin for t in self.run.traces] if self.run is not None else []
+        )  # fmt: skip
+        if self.run is not None and self.run.manifest is not None:
+            parts.append("measured" if self.run.manifest.data_origin == "measured" else "simulated")
+        return "simulated" if "simulated" in parts else "measured"
+
+    def trace(self, rank: int | None = None) -> Trace | None:
+        """The rank whose calls are compared: the one asked for, else the first that has calls of the host and kernels,
+        else the first with kernels; None for results."""
+        if self.run is None:
+            return None
+        traces = [t for t in self.run.traces if len(t[KERNELS]) and (rank is None or t.meta.rank == rank)]
+        return next((t for t in traces if len(t[HOST_OPS])), traces[0] if traces else None)
+
+
+def facts_of(value: object) -> Fact:
+    """A setting as a plain value."""
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def machine(fingerprint: dict[str, Fact], device: str = "") -> DeviceSpec | None:
+    """The device of a fingerprint: its chip by the names of the device table."""
+    name = fingerprint.get("chip")
+    kind = fingerprint.get("kind") or device
+    if not isinstance(name, str):
+        return None
+    if name in device_specs():
+        return device_specs()[name]
+    family: Literal["npu", "gpu", "cpu"] | None = (
+        "npu" if kind == "npu" else "cpu" if kind == "cpu" else "gpu" if kind in ("cuda", "gpu", "rocm", "hip") else None
+    )
+    return spec_for(Device(name=name, kind=family))
+
+
+def matched(sides: list[ResultSet]) -> list[tuple[str, list[Benchmark | None]]]:
+    """Benchmarks of all sides with the same work on any device: by workload, preset, variant and world size, else by
+    workload, preset and variant where that is unique on each side."""
+    keyed = [{(b.workload, b.preset, b.variant, b.world_size): b for b in side.benchmarks} for side in sides]
+    made: list[tuple[str, list[Benchmark | None]]] = []
+    for key in dict.fromkeys(key for side in keyed for key in side):
+        name = "/".join(str(part) for part in key if part not in (None, ""))
+        made.append((name, [side.get(key) for side in keyed]))
+    return made

@@ -1,0 +1,90 @@
+"""What a comparison says: who is compared, whether the work is the same, and tables; drawn by `reports/compare_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ascend_perf.model.finding import ResultTable, Words
+from ascend_perf.model.run import Fact
+
+SideKind = Literal["results", "run", "trace"]
+PartKind = Literal["computing", "transfer", "copy", "idle", "other"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideFacts:
+    """One of the things compared."""
+
+    letter: str
+    label: str
+    kind: SideKind
+    device: str | None
+    origin: Literal["measured", "simulated"]
+    cards: int
+    facts: tuple[tuple[Words, Words], ...] = ()
+    """What else a reader should know of it: label and value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlike:
+    """A difference of the work, or one that could not be checked; `is_grave` ones make the figures not comparable."""
+
+    what: Words
+    is_grave: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPart:
+    """A part of a step."""
+
+    key: str
+    label: Words
+    kind: PartKind
+    time_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBar:
+    """The step of one side; the parts add up to it exactly."""
+
+    letter: str
+    parts: tuple[SplitPart, ...]
+
+    @property
+    def total_ns(self) -> int:
+        """Length of the step."""
+        return sum(part.time_ns for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the page."""
+
+    key: str
+    title: Words
+    tables: tuple[ResultTable, ...]
+    note: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All that is said. The first side is the baseline."""
+
+    sides: tuple[SideFacts, ...]
+    lead: Words
+    main: Words
+    said: tuple[Unlike, ...] = ()
+    """Differences of the work, grave ones where the user asked to go on; shown above all figures."""
+    points: tuple[Words, ...] = ()
+    """What stands out, a sentence each, the most important first."""
+    bars: tuple[StepBar, ...] = ()
+    sections: tuple[Section, ...] = ()
+    totals: Mapping[str, Mapping[str, Fact]] = field(default_factory=dict)
+    """Exact sums for each pair of sides ("A/B"), in ns: what tests and scripts read."""
+
+    @property
+    def origin(self) -> Literal["measured", "simulated"]:
+        """Simulated as soon as one side is."""
+        return "simulated" if any(side.origin == "simulated" for side in self.sides) else "measured"
