@@ -1,13 +1,17 @@
 """What collection costs: steps of a loop without us, with the hook alone, and under each level of the profiler.
 
-    python benchmarks/bench_collect.py [--rounds 3] [--steps 40] [--width 128]
+    python benchmarks/bench_collect.py [--rounds 3] [--steps 60] [--width 128] [--threads 1]
 
-The program is examples/own_loop.py on the CPU. Per round each kind of run is made once, in turn, so that a change of the
-machine meets all alike; each run is a process of its own. Step times are told by a counter in the program's own
-`optimizer.step`, which is the same in all runs: medians over the steps behind the tenth, and for the levels over the
-recorded ones. `command` is the whole command, from its start to its end.
+The program is examples/own_loop.py on the CPU, timed by a counter in its own `optimizer.step`, which is the same in all
+runs. Each run is a process of its own; per round each kind of run is made once, in turn.
 
-A ratio is the median over the rounds of (this kind / without us) of the same round.
+    step       median step without the profiler: behind the first ten, of a level also behind its recording
+    recorded   median step under the profiler; its ratio is to the steps of the same run, so that a change of the machine
+               between two runs does not enter; the median of the rounds, with the smallest and the largest
+    export     the step that waits for the trace to be written, less a step
+    command    the whole command
+
+The hook itself is also timed alone: a step that is not recorded, in a loop that does nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -47,75 +52,88 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: median step behind the skipped ones, median recorded step, and the whole command."""
+    """One run of the loop."""
 
     step_ms: float
     recorded_ms: float | None
+    export_ms: float | None
     wall_s: float
     trace_bytes: int
 
 
-def run(kind: str, folder: Path, steps: int, width: int, active: int) -> Measured:
+def run(kind: str, folder: Path, arguments: argparse.Namespace) -> Measured:
     """Run the loop once. `kind` is alone, hook, or a level."""
-    target, script = folder / f"{kind}.json", folder / "timed.py"
+    target, script, active = folder / f"{kind}.json", folder / "timed.py", arguments.active
     script.write_text(TIMED)
-    words = [sys.executable, str(script), str(ROOT / "examples" / "own_loop.py"), "--steps", str(steps)]
-    words += ["--width", str(width)]
+    words = [sys.executable, str(script), str(ROOT / "examples" / "own_loop.py"), "--steps", str(arguments.steps)]
+    words += ["--width", str(arguments.width)]
     if kind != "alone":
-        options = ["--level", "standard" if kind == "hook" else kind, "--skip", "1000000" if kind == "hook" else str(SKIP)]
+        level, skip = ("standard", 1_000_000) if kind == "hook" else (kind, SKIP)
+        options = ["--level", level, "--skip", str(skip), "--steps", str(active)]
         collect = [sys.executable, "-m", "ascend_perf", "collect", "--with", "torch", "--no-report", "--force"]
-        words = [*collect, "-o", str(folder / "run"), *options, "--steps", str(active), "--", *words]
+        words = [*collect, "-o", str(folder / "run"), *options, "--", *words]
+    environment = {**os.environ, "BENCH_TIMES": str(target), "OMP_NUM_THREADS": str(arguments.threads)}
     before = time.perf_counter()
-    subprocess.run(
-        words, env={**os.environ, "BENCH_TIMES": str(target)}, check=True, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wall_s = time.perf_counter() - before
     ends = json.loads(target.read_text())
-    spans = [(later - earlier) / 1e6 for earlier, later in zip(ends, ends[1:], strict=False)]  # span i: step i + 2
-    traces = list((folder / "run" / "trace").glob("*")) if kind not in ("alone", "hook") else []
-    recorded = None
-    if kind in LEVELS:
-        # Step SKIP + 1 warms up; the active ones follow. The export is in none of them: it comes after the last.
-        recorded = statistics.median(spans[SKIP : SKIP + active])
-        spans = spans[SKIP + active + 1 :]  # afterwards, without the one that waits for the export
-    else:
-        spans = spans[SKIP:]
+    spans = [(later - earlier) / 1e6 for earlier, later in pairwise(ends)]  # span i is step i + 2
+    if kind not in LEVELS:
+        return Measured(statistics.median(spans[SKIP:]), None, None, wall_s, 0)
+    # The counter stands inside of our wrapper: the span behind step n holds what we do at its end. Step SKIP + 1 warms
+    # up (its span also starts the profiler), the next ones are recorded, and the span behind the last one exports.
+    recorded, after = spans[SKIP : SKIP + active], spans[SKIP + active + 1 :]
+    plain = statistics.median(after)
+    traces = (folder / "run" / "trace").glob("*")
     return Measured(
-        step_ms=statistics.median(spans), recorded_ms=recorded, wall_s=wall_s,
+        step_ms=plain, recorded_ms=statistics.median(recorded), export_ms=spans[SKIP + active] - plain, wall_s=wall_s,
         trace_bytes=sum(path.stat().st_size for path in traces),
     )  # fmt: skip
+
+
+def idle_ns(folder: Path, calls: int = 200_000) -> float:
+    """Time of one step that is not recorded."""
+    from ascend_perf.collectors.in_process import Session, Settings
+
+    session = Session(Settings(folder=str(folder), skip=1_000_000_000))
+    before = time.perf_counter_ns()
+    for _ in range(calls):
+        session.step()
+    return (time.perf_counter_ns() - before) / calls
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of ascend-perf collect on the CPU.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--active", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     kinds = ("alone", "hook", *LEVELS)
     found: dict[str, list[Measured]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as name:
+        print(f"a step that is not recorded costs {idle_ns(Path(name)) / 1e3:.2f} us")
         for _ in range(arguments.rounds):
             for kind in kinds:
-                measured = run(kind, Path(name), arguments.steps, arguments.width, arguments.active)
-                found[kind].append(measured)
-    print(f"{arguments.rounds} rounds of {arguments.steps} steps, width {arguments.width}, load {os.getloadavg()[0]:.1f}")
-    print(f"{'run':10} {'step':>9} {'ratio':>7} {'recorded':>9} {'ratio':>7} {'command':>9} {'trace':>9}")
+                found[kind].append(run(kind, Path(name), arguments))
+    load = os.getloadavg()[0]
+    print(f"{arguments.rounds} rounds of {arguments.steps} steps, width {arguments.width}, load {load:.1f}")
+    print(f"{'run':10}{'step':>10}{'recorded':>12}{'ratio':>21}{'export':>11}{'command':>10}{'trace':>10}")
     for kind in kinds:
-        rows, base = found[kind], found["alone"]
-        step = statistics.median(row.step_ms for row in rows)
-        ratio = statistics.median(row.step_ms / own.step_ms for row, own in zip(rows, base, strict=True))
-        line = f"{kind:10} {step:6.2f} ms {ratio:6.2f}x"
+        rows = found[kind]
+        line = f"{kind:10}{statistics.median(row.step_ms for row in rows):7.2f} ms"
         if kind in LEVELS:
             times = [row.recorded_ms or 0 for row in rows]
-            ratios = statistics.median(row / own.step_ms for row, own in zip(times, base, strict=True))
-            line += f" {statistics.median(times):6.2f} ms {ratios:6.2f}x"
+            ratios = sorted(row / own.step_ms for row, own in zip(times, rows, strict=True))
+            line += f"{statistics.median(times):9.2f} ms"
+            line += f"{statistics.median(ratios):7.2f}x ({ratios[0]:.2f}..{ratios[-1]:.2f})"
+            line += f"{statistics.median(row.export_ms or 0 for row in rows):8.0f} ms"
         else:
-            line += " " * 18
-        line += f" {statistics.median(row.wall_s for row in rows):7.2f} s"
-        line += f" {statistics.median(row.trace_bytes for row in rows) / 1e6:6.2f} MB" if kind in LEVELS else ""
+            line += " " * 44
+        line += f"{statistics.median(row.wall_s for row in rows):8.1f} s"
+        if kind in LEVELS:
+            line += f"{statistics.median(row.trace_bytes for row in rows) / 1e6:7.2f} MB"
         print(line)
 
 

@@ -231,8 +231,8 @@ def _spoilers(variables: Mapping[str, str]) -> list[str]:
     notes = []
     if "ASCEND_RT_VISIBLE_DEVICES" in variables:
         notes.append(
-            "ASCEND_RT_VISIBLE_DEVICES is set: it is documented as unsupported with profiling; choose devices by an "
-            "argument of the program, or in the container"
+            "ASCEND_RT_VISIBLE_DEVICES is set: it is documented as unsupported with profiling, choose devices by an "
+            "argument of the program or in the container"
         )
     relevant = {
         name: value for name, value in variables.items()

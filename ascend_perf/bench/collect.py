@@ -10,10 +10,11 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -21,7 +22,16 @@ from typing import Final, Literal
 from ascend_perf import manifest as manifests
 from ascend_perf.bench import collected, command
 from ascend_perf.bench.folder import RunFolder
-from ascend_perf.collectors import _step_times, devices, in_process, msprof, npu_analysis, telemetry
+from ascend_perf.collectors import (
+    _step_times,
+    device_telemetry,
+    devices,
+    in_process,
+    msprof,
+    npu_analysis,
+    telemetry,
+)
+from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.collect_plan import SETTINGS_FILE, CollectRequest, Here, Plan, facts_here, make_plan
 from ascend_perf.collectors.environment import environment, masked, versions
 from ascend_perf.errors import MachineError
@@ -152,6 +162,8 @@ class _Attempt:
         self._notes: list[str] = list(plan.notes)
         self._exports: list[msprof.Exported] = []
         self._samples: Sequence[telemetry.Sample] = ()
+        self._device_samples: Sequence[device_telemetry.DeviceSample] = ()
+        self._began_ns = 0
         self._stopped = ""
         self._problem = ""
         self._has_low_disk = False
@@ -178,13 +190,15 @@ class _Attempt:
     def run(self) -> None:
         """Run the command."""
         is_msprof = self._plan.collector == "msprof"
+        self._began_ns = time.time_ns()
         with ExitStack() as stack:
             watch = _Watch(self, stack, is_msprof)
             self._ended = command.run_command(
                 self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof,
                 umask=0o027 if is_msprof else -1,
             )
-            self._samples = watch.samples
+        self._samples, self._device_samples = watch.samples, watch.device_samples
+        self._notes += watch.device_problems
         ended = self._ended
         code = ended.code
         if is_msprof and not ended.problem:
@@ -348,8 +362,14 @@ class _Attempt:
 
     def clean(self) -> None:
         """Write what was told as one file without private words, and remove the working files, which hold them."""
+        phases = self._phases()
         if self._samples:
-            telemetry.write_samples(self._folder / TELEMETRY_FILE, self._samples)
+            samples = [replace(sample, phase=_phase_at(sample.time_ns, phases)) for sample in self._samples]
+            telemetry.write_samples(self._folder / TELEMETRY_FILE, samples)
+        if self._device_samples:
+            device_telemetry.write_device_samples(
+                self._folder / device_telemetry.FILE_NAME, device_telemetry.relabelled(self._device_samples, phases)
+            )
         body = {
             "collector": self._plan.collector,
             "command": _masked_command(self._request.command),
@@ -370,6 +390,12 @@ class _Attempt:
         for path in self._told.iterdir():
             path.unlink()
         (self._told / COLLECTED_FILE).write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    def _phases(self) -> list[tuple[int, str]]:
+        """When the profiler was on: all the time under msprof, else as the first process that recorded tells."""
+        if self._plan.collector == "msprof":
+            return [(self._began_ns, "profiled")]
+        return next((one.phases for one in self._processes if one.phases), [])
 
     def manifest(self) -> Manifest:
         """The manifest of what is known now."""
@@ -419,6 +445,7 @@ class _Attempt:
             files={
                 **({"trace": tuple(f"{in_process.TRACE_FOLDER}/{name}" for name in traces)} if traces else {}),
                 **({"telemetry": (TELEMETRY_FILE,)} if self._samples else {}),
+                **({"device_telemetry": (device_telemetry.FILE_NAME,)} if self._device_samples else {}),
                 "collected": (f"{in_process.TOLD_FOLDER}/{COLLECTED_FILE}",),
             },
             notes=tuple(dict.fromkeys(self._notes)),
@@ -433,13 +460,23 @@ class _Watch:
     def __init__(self, attempt: _Attempt, stack: ExitStack, is_msprof: bool) -> None:
         self._attempt, self._stack, self._is_msprof = attempt, stack, is_msprof
         self._sampler: telemetry.Sampler | None = None
+        self._devices: device_telemetry.DeviceSampler | None = None
+        self._absent: list[str] = []
         self._ticks = 0
+        self._processes: list[collected.Process] = []
+        if attempt._plan.collector != "torch":
+            self._sample_devices("npu")
 
     def tick(self, pid: int) -> None:
         """Called about every 0.1 s."""
         self._ticks += 1
         if self._ticks % LOOK_EVERY == 0:
             self._attempt.tick_disk()
+        if self._ticks % 5 == 0 and not self._is_msprof and (self._sampler is None or self._devices is None):
+            self._processes = collected.processes_of(self._attempt._told)
+            device = next((one.device for one in self._processes if one.device), "")
+            if device and self._devices is None:
+                self._sample_devices("cuda" if device.startswith("cuda") else "cpu")
         if self._sampler is None and telemetry.is_available() and self._ticks % 5 == 0:
             import psutil
 
@@ -457,13 +494,30 @@ class _Watch:
         if self._is_msprof:
             below = psutil.Process(pid).children(recursive=True)
             return next((one.pid for one in below if one.name() not in ("sh", "bash", "dash")), None)
-        processes = collected.processes_of(self._attempt._told)
-        return next((one.pid for one in processes if one.rank in (0, None)), None)
+        return next((one.pid for one in self._processes if one.rank in (0, None)), None)
+
+    def _sample_devices(self, kind: device_telemetry.Kind) -> None:
+        sources, self._absent = device_telemetry.sources_here(Machine(), kind)
+        self._devices = self._stack.enter_context(device_telemetry.DeviceSampler(sources))
+
+    @property
+    def device_samples(self) -> Sequence[device_telemetry.DeviceSample]:
+        """What was sampled of the devices."""
+        return () if self._devices is None else self._devices.samples
+
+    @property
+    def device_problems(self) -> list[str]:
+        """What was absent, and what ended by itself."""
+        return self._absent + ([] if self._devices is None else [masked(text) for text in self._devices.problems])
 
     @property
     def samples(self) -> Sequence[telemetry.Sample]:
         """What was sampled."""
         return () if self._sampler is None else self._sampler.samples
+
+
+def _phase_at(time_ns: int, phases: Sequence[tuple[int, str]]) -> str:
+    return next((name for begin, name in reversed(phases) if begin <= time_ns), "start")
 
 
 def _code_words(code: int) -> str:

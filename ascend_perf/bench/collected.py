@@ -36,6 +36,8 @@ class Process:
     """Paths in the run directory."""
     problems: list[tuple[str, str]] = field(default_factory=list)
     times: dict[str, list[int]] = field(default_factory=dict)
+    phases: list[tuple[int, str]] = field(default_factory=list)
+    """Unix time at which its recordings began and ended."""
     is_wanted: bool = True
 
     @property
@@ -71,11 +73,13 @@ def _hear(process: Process, name: str, event: Mapping[str, Any]) -> None:
         process.executable = str(event.get("executable", ""))
     elif name == "start":
         process.starts += 1
+        process.phases.append((int(event.get("time_ns", 0)), "profiled"))
         process.device, process.executable = str(event.get("device", "")), str(event.get("executable", ""))
         if process.first_step is None:
             process.first_step = int(event["step"])
     elif name == "written":
         process.recorded += int(event["steps"])
+        process.phases.append((int(event.get("time_ns", 0)), "after"))
         process.written += [str(path) for path in event["paths"]]
     elif name == "problem":
         process.problems.append((str(event["what"]), str(event.get("hint", ""))))
@@ -98,7 +102,7 @@ def notes_of(processes: Sequence[Process]) -> list[str]:
     notes = list(dict.fromkeys(notes))
     starts = sorted({process.first_step for process in processes if process.first_step is not None and process.written})
     if starts:
-        notes.append(f"recording began after step {starts[0]} of the program; the report counts steps from there")
+        notes.append(f"recording began after step {starts[0]} of the program: the report counts steps from there")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""`ascend-perf collect` with a stand-in for msprof: every trap of the format reference, and what the run directory says.
+"""`ascend-perf collect` with a stand-in for msprof: every trap of the format reference, and what the run says of it.
 
 The programs use no torch; `tests/bench/test_collect_torch.py` has those that do.
 """
@@ -52,7 +52,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
 
-    def record(code: int = 0, processes: str = "ok", *, words: tuple[str, ...] | None = None, **given: Any) -> Collected:
+    def record(
+        code: int = 0, processes: str = "ok", *, words: tuple[str, ...] | None = None, **given: Any
+    ) -> Collected:
         count = len(processes.split(",")) if processes else 0
         own = (sys.executable, str(program), str(code), str(count), processes)
         here = Here(variables=dict(os.environ), has_npu=True, msprof=binary)
@@ -261,7 +263,11 @@ def after(seconds: float, condition: Callable[[], bool], number: int, times: int
     return thread
 
 
-SLEEPS = "import os, pathlib, time\npathlib.Path(os.environ['FAKE_NPU'], '0.process').write_text('ok')\ntime.sleep(60)\n"
+SLEEPS = """
+import os, pathlib, time
+pathlib.Path(os.environ["FAKE_NPU"], "0.process").write_text("ok")
+time.sleep(60)
+"""
 
 
 def test_ctrl_c_reaches_the_program_once_and_what_was_recorded_is_exported(run: Run, tmp_path: Path) -> None:
@@ -313,7 +319,8 @@ def test_a_collect_that_is_killed_leaves_a_run_directory_that_says_so(tmp_path: 
         "from ascend_perf.bench.collect import collect\n"
         "from ascend_perf.collectors.collect_plan import CollectRequest, Here\nfrom pathlib import Path\n"
         f"collect(CollectRequest(command=('sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 60'), collector='torch'),\n"
-        f"        folder=Path({str(tmp_path / 'run')!r}), here=Here(variables={{'PATH': '/usr/bin:/bin'}}, has_npu=False))\n"
+        f"        folder=Path({str(tmp_path / 'run')!r}),\n"
+        "        here=Here(variables={'PATH': '/usr/bin:/bin'}, has_npu=False))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script])
     pid = tmp_path / "pid"
@@ -332,7 +339,7 @@ def test_a_collect_that_is_killed_leaves_a_run_directory_that_says_so(tmp_path: 
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (("python", "a/train.py", "x"), "train.py"), (("torchrun", "--nproc-per-node", "2", "my loop.py"), "my-loop.py"),
+        (("python", "a/train.py", "x"), "train.py"), (("torchrun", "--nproc", "2", "my loop.py"), "my-loop.py"),
         (("python", "-m", "pkg.train"), "pkg.train"), (("bash", "run.sh"), "run.sh"), (("./bench",), "bench"),
         (("/",), "command"),
     ],

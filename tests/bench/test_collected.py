@@ -36,7 +36,7 @@ def test_processes_are_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     assert second.times == {"before": [1, 2], "recorded": [], "after": [3]}
     assert notes_of([first, second]) == [
         "rank 0 ended while it was recorded (killed?): its trace is lost",
-        "recording began after step 5 of the program; the report counts steps from there",
+        "recording began after step 5 of the program: the report counts steps from there",
     ]
 
 

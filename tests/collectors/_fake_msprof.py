@@ -1,8 +1,8 @@
 """A stand-in for msprof that behaves as the format reference says: how it splits words, what it refuses, the exit codes
 that lie, one PROF directory per process, an export that stops at the first failure.
 
-A program "uses the NPU" by leaving a file `<name>.process` in $FAKE_NPU: empty, or with words: `bad` (its data cannot be
-exported), `host` (it used no device). The calls of the stand-in are kept in $FAKE_NPU/calls.jsonl.
+A program "uses the NPU" by leaving a file `<name>.process` in $FAKE_NPU: empty, or with words: `bad` (its data cannot
+be exported), `host` (it used no device). The calls of the stand-in are kept in $FAKE_NPU/calls.jsonl.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ with open(place / "calls.jsonl", "a") as file:
 SWITCHES = """ascendcl runtime-api ai-core aicpu l2 hccl model-execution task-memory msproftx sys-hardware-mem
 sys-cpu-profiling sys-profiling sys-pid-profiling sys-io-profiling sys-interconnection-profiling dvpp-profiling
 instr-profiling""".split()
-OTHERS = """output type task-time aic-mode aic-freq aic-metrics ge-api host-sys host-sys-usage storage-limit delay duration
-export parse query analyze rule python-path application sys-devices sys-period llc-profiling help""".split()
+OTHERS = """output type task-time aic-mode aic-freq aic-metrics ge-api host-sys host-sys-usage storage-limit delay
+duration export parse query analyze rule python-path application sys-devices sys-period llc-profiling help""".split()
 METRICS = "ArithmeticUtilization PipeUtilization Memory MemoryL0 MemoryUB L2Cache ResourceConflictRatio MemoryAccess"
 METRICS = METRICS.split()
 USAGE = "usage: msprof [options] [app]\\n" + "\\n".join(f"      --{name}" for name in SWITCHES + OTHERS)

@@ -1,4 +1,4 @@
-"""The plan of `ascend-perf collect`: exact command lines and variables, and the traps that are caught before a start."""
+"""The plan of `ascend-perf collect`: exact command lines and variables, and the traps caught before a start."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def test_no_command_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"ranks": (0,)}, {"skip": 3}, {"steps": 3}, {"warmup": 1}, {"wait": 1}, {"repeat": 2}, {"step_of": "data"}]
+    "given",
+    [{"ranks": (0,)}, {"skip": 3}, {"steps": 3}, {"warmup": 1}, {"wait": 1}, {"repeat": 2}, {"step_of": "data"}],
 )
 def test_msprof_is_not_asked_for_steps_or_ranks_which_it_would_ignore(given: dict[str, object]) -> None:
     error = refused(request(collector="msprof", **given))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_a_full_disk_ends_recording_and_not_the_program(
 def test_recording_does_not_begin_on_a_disk_that_is_almost_full(
     log: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process.shutil, "disk_usage", lambda path: type("", (), {"free": 5 << 20})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("", (), {"free": 5 << 20})())
     session = Session(Settings(folder=str(tmp_path), skip=1))
     session.step()
     assert log == []

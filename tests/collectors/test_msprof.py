@@ -35,8 +35,8 @@ def test_the_command_line_is_made_of_equal_signs_and_begins_with_dashes() -> Non
     )  # fmt: skip
 
     assert words == (
-        "/cann/msprof", "--output=/runs/x/trace", "--task-time=l1", "--aicpu=on", "--storage-limit=2000MB", "--delay=30",
-        "--duration=60", "sh", "/runs/x/run.sh",
+        "/cann/msprof", "--output=/runs/x/trace", "--task-time=l1", "--aicpu=on", "--storage-limit=2000MB",
+        "--delay=30", "--duration=60", "sh", "/runs/x/run.sh",
     )  # fmt: skip
 
 

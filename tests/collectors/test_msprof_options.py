@@ -12,7 +12,8 @@ from ascend_perf.errors import UsageError
 
 def refused(**given: str) -> str:
     with pytest.raises(UsageError) as error:
-        choose("standard", {name.replace("_", "-"): value for name, value in given.items()}, find_tool=lambda name: None)
+        options = {name.replace("_", "-"): value for name, value in given.items()}
+        choose("standard", options, find_tool=lambda name: None)
     return f"{error.value.what}|{error.value.hint}"
 
 
@@ -83,7 +84,8 @@ def test_an_option_that_help_does_not_name_is_left_out_of_a_level_and_refused_wh
     assert "ge-api" not in chosen.options
     assert "l2" in chosen.options
     assert chosen.notes == (
-        "left out: --ge-api, `msprof --help` does not name it", "left out: --task-memory, `msprof --help` does not name it"
+        "left out: --ge-api, `msprof --help` does not name it",
+        "left out: --task-memory, `msprof --help` does not name it",
     )  # fmt: skip
     with pytest.raises(UsageError, match="does not name it"):
         choose("standard", {"ge-api": "l0"}, help_text=text)

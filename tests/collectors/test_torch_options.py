@@ -72,7 +72,10 @@ def test_what_torch_npu_would_change_or_ignore_is_refused(given: dict[str, objec
 def test_names_and_values_are_taken_as_people_write_them() -> None:
     values = choose(
         "torch-npu", "standard",
-        {"profiler-level": "ProfilerLevel.level2", "msprof_tx": "on", "host_sys": "cpu,Mem", "gc_detect_threshold": None},
+        {
+            "profiler-level": "ProfilerLevel.level2", "msprof_tx": "on", "host_sys": "cpu,Mem",
+            "gc_detect_threshold": None,
+        },
         release="7.2.0",
     ).values  # fmt: skip
     assert values["profiler_level"] == "Level2"
