@@ -1,7 +1,8 @@
 """How often the gate is wrong: simulated launches with a known slowdown, judged by its rule and by simpler ones.
 
 `make eval-gate` prints the table; `--markdown PATH` writes it as a page. Steps are log-normal, one in twenty is an
-outlier that takes 5 to 30 % longer, and launches differ by a log-normal factor of their own.
+outlier that takes 5 to 30 % longer, and launches differ by a log-normal factor of their own. In the last scenario one
+launch in ten is disturbed as a whole.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ class Scenario:
     launches: int
     step_cv: float
     launch_cv: float
+    disturbed: float = 0.0
+    """Chance of a launch to be 10 to 60 % slower as a whole: another job on the machine."""
 
 
 SCENARIOS: Final = tuple(
     Scenario(launches=launches, step_cv=step_cv, launch_cv=launch_cv)
     for launches in (5, 10) for step_cv in (0.01, 0.03) for launch_cv in (0.0, 0.01)
-)  # fmt: skip
+) + (Scenario(launches=10, step_cv=0.01, launch_cv=0.01, disturbed=0.1),)  # fmt: skip
 
 
 def simulate(random: np.random.Generator, scenario: Scenario, slowdown: float) -> Launches:
@@ -54,6 +57,8 @@ def simulate(random: np.random.Generator, scenario: Scenario, slowdown: float) -
     slow = random.random(shape) < OUTLIER_SHARE
     steps *= np.where(slow, 1 + random.uniform(0.05, 0.30, shape), 1.0)
     steps *= np.exp(random.normal(0, scenario.launch_cv, (scenario.launches, 1))) * (1 + slowdown)
+    hit = random.random((scenario.launches, 1)) < scenario.disturbed
+    steps *= np.where(hit, 1 + random.uniform(0.1, 0.6, hit.shape), 1.0)
     return list(steps)
 
 
@@ -105,7 +110,7 @@ class Figures:
 def evaluate(scenario: Scenario, trials: int, slowdowns: Sequence[float] = SLOWDOWNS, seed: int = 7) -> Figures:
     """Shares over `trials` pairs of sides for each slowdown."""
     random = np.random.default_rng([seed, scenario.launches, int(scenario.step_cv * 1000),
-                                    int(scenario.launch_cv * 1000)])  # fmt: skip
+                                    int(scenario.launch_cv * 1000), int(scenario.disturbed * 1000)])  # fmt: skip
     figures = Figures(scenario=scenario, flagged={name: {} for name in RULES})
     covered = 0
     for slowdown in slowdowns:
@@ -134,8 +139,8 @@ def table(results: Sequence[Figures], trials: int) -> str:
         f"{' / '.join(f'{slowdown:.0%}' for slowdown in SLOWDOWNS)}. The first figure of a cell is false alarms. "
         f"Limit 3 %, tolerance 1 %, {STEPS} steps a launch.",
         "",
-        "| launches | step noise | launch noise | " + " | ".join(RULES) + " | gate cannot tell | interval covers |",
-        "| ---: | ---: | ---: |" + " --- |" * len(RULES) + " --- | ---: |",
+        "| launches | step noise | launch noise | disturbed | " + " | ".join(RULES) + " | gate cannot tell | interval covers |",
+        "| ---: | ---: | ---: | ---: |" + " --- |" * len(RULES) + " --- | ---: |",
     ]
 
     def shares(by_slowdown: dict[float, float]) -> str:
@@ -143,7 +148,8 @@ def table(results: Sequence[Figures], trials: int) -> str:
 
     for one in results:
         scenario = one.scenario
-        cells = [f"{scenario.launches} + {scenario.launches}", f"{scenario.step_cv:.0%}", f"{scenario.launch_cv:.0%}"]
+        cells = [f"{scenario.launches} + {scenario.launches}", f"{scenario.step_cv:.0%}", f"{scenario.launch_cv:.0%}",
+                 f"{scenario.disturbed:.0%}"]  # fmt: skip
         cells += [shares(one.flagged[name]) for name in RULES]
         lines.append(f"| {' | '.join([*cells, shares(one.inconclusive), f'{one.covered:.1%}'])} |")
     return "\n".join(lines)
@@ -163,9 +169,10 @@ def main(arguments: Sequence[str]) -> int:
     print(text)
     if chosen.markdown:
         chosen.markdown.write_text(text + "\n", "utf-8")
-    false_alarms = max(one.flagged["gate"][0.0] for one in results if one.scenario.launches >= 10)
-    found = min(one.flagged["gate"][0.05] for one in results if one.scenario.launches >= 10)
-    print(f"\nwith 10 launches a side: at most {false_alarms:.2%} false alarms, at least {found:.1%} of 5 % found")
+    promised = [one for one in results if one.scenario.launches >= 10 and not one.scenario.disturbed]
+    false_alarms = max(one.flagged["gate"][0.0] for one in results)
+    found = min(one.flagged["gate"][0.05] for one in promised)
+    print(f"\nat most {false_alarms:.2%} false alarms; with 10 launches a side at least {found:.1%} of 5 % found")
     return 0 if false_alarms <= 0.01 and found >= 0.90 else 1
 
 
