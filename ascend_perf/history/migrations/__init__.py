@@ -1,0 +1,1 @@
+"""Versions of the tables of the history, made and changed by Alembic."""
