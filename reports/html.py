@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from ascend_perf.reports.page import page
 from ascend_perf.reports.payload import Payload
-from ascend_perf.reports.texts import safe, said, script_json
+from ascend_perf.reports.texts import Json, Lang, safe, said, script_json
 from ascend_perf.reports.verdict import verdict
 
 SCRIPTS: Final = (
@@ -32,6 +33,31 @@ def write_html(payload: Payload, path: Path) -> None:
 
 def render(payload: Payload) -> str:
     """The page as text."""
+    answer = verdict(payload)
+    lang = payload.lang
+    return embedded(
+        page(payload), lang=lang, label=safe(payload.label, MAX_TITLE), lead=said(answer.lead, lang),
+        main=said(answer.main, lang), items=[said(finding.title, lang) for finding in payload.findings],
+        scripts=SCRIPTS, styles=("report.css",),
+    )  # fmt: skip
+
+
+def embedded(
+    document: Mapping[str, Json], *, lang: Lang, label: str, lead: str, main: str, items: Sequence[str],
+    scripts: Sequence[str], styles: Sequence[str],
+) -> str:  # fmt: skip
+    """A page of one file: style, scripts and the document that they draw.
+
+    Args:
+        document: what the scripts draw; embedded as JSON.
+        lang: language of the texts that are there without scripts.
+        label: name of the input in the title of the window.
+        lead: how the answer begins.
+        main: the answer.
+        items: its points.
+        scripts: files of `assets`, in the order in which they are run.
+        styles: files of `assets`.
+    """
     import jinja2
 
     environment = jinja2.Environment(
@@ -42,21 +68,17 @@ def render(payload: Payload) -> str:
         lstrip_blocks=True,
     )
     template = environment.from_string(_part("templates", "report.html.j2"))
-    style = _part("assets", "report.css")
-    script = "\n".join(_part("assets", name) for name in SCRIPTS)
-    document = json.dumps(page(payload), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    answer = verdict(payload)
-    lang = payload.lang
+    script = "\n".join(_part("assets", name) for name in scripts)
     return template.render(
         lang="zh-CN" if lang == "zh" else "en",
-        label=safe(payload.label, MAX_TITLE),
-        lead=said(answer.lead, lang),
-        main=said(answer.main, lang),
-        findings=[said(finding.title, lang) for finding in payload.findings],
-        style=style,
+        label=label,
+        lead=lead,
+        main=main,
+        findings=items,
+        style="\n".join(_part("assets", name) for name in styles),
         script=script,
         policy=_policy(script),
-        document=script_json(document),
+        document=script_json(json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
     )
 
 

@@ -413,6 +413,11 @@ def _packed(
     } | ({} if (parts := kinds(table)) is None else {"kinds": [*parts[:rows]]})
 
 
+def table_document(table: ResultTable, section: str, rows: int) -> dict[str, Json]:
+    """The first rows of a table that belongs to no rank, as the scripts of the page read it."""
+    return _packed(table, section, None, "job", None, rows)
+
+
 def _column(
     column: ResultColumn, cells: Sequence[Cell], twins: Sequence[Cell], origin_ns: int | None
 ) -> dict[str, Json]:

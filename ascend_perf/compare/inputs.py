@@ -52,11 +52,6 @@ class Input:
         return next((t for t in traces if len(t[HOST_OPS])), traces[0] if traces else None)
 
 
-def facts_of(value: object) -> Fact:
-    """A setting as a plain value."""
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
 def machine(fingerprint: dict[str, Fact], device: str = "") -> DeviceSpec | None:
     """The device of a fingerprint: its chip by the names of the device table."""
     name = fingerprint.get("chip")
@@ -65,10 +60,10 @@ def machine(fingerprint: dict[str, Fact], device: str = "") -> DeviceSpec | None
         return None
     if name in device_specs():
         return device_specs()[name]
-    family: Literal["npu", "gpu", "cpu"] | None = (
-        "npu" if kind == "npu" else "cpu" if kind == "cpu" else "gpu" if kind in ("cuda", "gpu", "rocm", "hip") else None
-    )
-    return spec_for(Device(name=name, kind=family))
+    families: dict[object, Literal["npu", "gpu", "cpu"]] = {
+        "npu": "npu", "cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "rocm": "gpu", "hip": "gpu",
+    }  # fmt: skip
+    return spec_for(Device(name=name, kind=families.get(kind)))
 
 
 def matched(sides: list[ResultSet]) -> list[tuple[str, list[Benchmark | None]]]:

@@ -239,7 +239,8 @@ def _facts(side: _Side) -> SideFacts:
             )))  # fmt: skip
     device = trace.meta.device.name if trace is not None else None
     return SideFacts(
-        letter=side.letter, label=side.input.label, kind=side.input.kind, device=device or (spec.name if spec else None),
+        letter=side.letter, label=side.input.label, kind=side.input.kind,
+        device=device or (spec.name if spec else None),
         origin=side.input.origin, cards=max(1, len(run.traces)), facts=tuple(facts),
     )  # fmt: skip
 
@@ -265,17 +266,22 @@ def _answer(sides: Sequence[_Side], pairs: Sequence[Pair], bars: Sequence[StepBa
     for pair in pairs:
         a, b = pair.letters
         if of.get(a) and of.get(b):
-            lead_en.append(f"The step takes {_times(of[b], of[a])} in {b} as in {a} ({format_ns(of[a])} → {format_ns(of[b])}).")
-            lead_zh.append(f"{b} 的单步耗时为 {a} 的 {_x(of[b], of[a])} 倍（{format_ns(of[a])} → {format_ns(of[b])}）。")
+            change = f"{format_ns(of[a])} → {format_ns(of[b])}"
+            lead_en.append(f"The step takes {_times(of[b], of[a])} in {b} as in {a} ({change}).")
+            lead_zh.append(f"{b} 的单步耗时为 {a} 的 {_x(of[b], of[a])} 倍（{change}）。")
         diff = pair.diff
         if not diff.total_a_ns:
             continue
-        first = [row for row in pair.rows if row.path != (NOT_ATTRIBUTED,) and row.parts.delta_ns][:2]
-        named_en = ", ".join(f"{row.path[-1] if row.path else 'step'} {_signed(row.parts.delta_ns)}" for row in first)
-        more_en = f"; most of the difference: {named_en}" if first else ""
-        more_zh = f"；差异主要来自：{named_en}" if first else ""
+        table = pair.tables[1]
+        most = [
+            f"{name} {_signed(delta)}" for name, delta in zip(
+                table.column("name"), table.column("delta_ns"), strict=True
+            ) if isinstance(delta, int) and delta and name != NOT_ATTRIBUTED
+        ][:2]  # fmt: skip
+        more_en = f"; most of the difference: {', '.join(most)}" if most else ""
+        more_zh = f"；差异主要来自：{'、'.join(most)}" if most else ""
         main_en.append(
-            f"Device time {_times(diff.total_b_ns, diff.total_a_ns)} "
+            f"Device time is {_times(diff.total_b_ns, diff.total_a_ns)} "
             f"({format_ns(diff.total_a_ns)} → {format_ns(diff.total_b_ns)}){more_en}."
         )
         main_zh.append(
@@ -335,8 +341,9 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
         if section is not None:
             sections.append(section)
     if not heads:
+        nothing = Words("no benchmark is in two of the files", "没有同时出现在两个文件中的测试项")
         raise NotComparable(
-            [Unlike(is_grave=True, what=Words("no benchmark is in two of the files", "没有同时出现在两个文件中的测试项"))],
+            [Unlike(is_grave=True, what=nothing)],
             hint="compare results of the same suite: workload, preset, variant and world size must be equal",
         )
     said = _checked(sorted(unlike, key=lambda one: not one.is_grave), force)

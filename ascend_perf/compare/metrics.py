@@ -154,8 +154,7 @@ def metric_table(letters: Sequence[str], sides: Sequence[Measurements], name: st
 
 
 def _unit(row: Sequence[Measured | None]) -> str:
-    unit = next(m.unit for m in row if m is not None)
-    return "" if unit == "none" else {"items_per_s": "1/s", "bytes_per_s": "B/s", "flops_per_s": "FLOPS"}.get(unit, unit)
+    return next(m.unit for m in row if m is not None)
 
 
 def _ratio(a: Measured | None, b: Measured | None) -> tuple[float | None, tuple[float, float] | None]:
@@ -210,8 +209,7 @@ def efficiency_table(
         ),
         *(
             Col(f"ratio_{letter}", f"{letter} / {letters[0]}", f"{letter} / {letters[0]}", [
-                None if row[2][0] is None or row[2][place] is None or not row[2][0] else (row[2][place] or 0) / row[2][0]
-                for row in rows
+                _over(row[2][place], row[2][0]) for row in rows
             ], "x")
             for place, letter in enumerate(letters[1:], 1)
         ),
@@ -221,6 +219,10 @@ def efficiency_table(
         "memory of all cards. Rows need the figure on two sides.",
         "吞吐除以所用资源：卡数、平均功率、全部卡的矩阵单元标称峰值与显存标称带宽。两侧都有数据的行才列出。",
     ))  # fmt: skip
+
+
+def _over(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else value / base
 
 
 def _divisors(sides: Sequence[Measurements]) -> dict[str, list[float | None]]:

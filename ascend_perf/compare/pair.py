@@ -181,9 +181,10 @@ class _Maker:
                 "Each task counts to the innermost call that both sides have, wherever kernels of two vendors have the "
                 "same cause. By count: calls more or fewer, at their old mean; by mean: calls that take longer or "
                 "shorter; both add up to the difference. Expected: what the peaks of the machines let expect of this "
-                "work, B over A.",
-                "每个任务计入两侧共有的最内层调用，不同厂商的 Kernel 由此对应。次数变化：调用增减乘以原均值；均值变化：单次耗时变化"
-                "乘以新次数；二者之和等于差值。预期：两机峰值对该工作给出的 B / A 耗时比。",
+                "work, B over A; kernels of a few us are bound by their start, not by a peak.",
+                "每个任务计入两侧共有的最内层调用，不同厂商的 Kernel 由此对应。次数变化：调用增减乘以原均值；"
+                "均值变化：单次耗时变化乘以新次数；二者之和等于差值。预期：两机峰值对该工作给出的 B / A 耗时比；"
+                "几微秒的 Kernel 受启动开销限制，与峰值无关。",
             ),
         )  # fmt: skip
 
@@ -207,7 +208,8 @@ class _Maker:
             Words(
                 "Calls of the host, aligned from the outermost to the innermost; equal paths are one row. Tasks whose "
                 "launch was not recorded are the row 'not attributed'. The times of a side add up to its device time.",
-                "Host 调用由外到内对齐，相同路径合为一行；未记录下发的任务列入 'not attributed' 行。每侧各行之和等于其 Device 总耗时。",
+                "Host 调用由外到内对齐，相同路径合为一行；未记录下发的任务列入 not attributed 行。"
+                "每侧各行之和等于其 Device 总耗时。",
             ),
         )  # fmt: skip
 
@@ -247,8 +249,8 @@ class _Maker:
             if time > MIN_POINT_RATIO * total:
                 share = format_quantity(time / total, "ratio")
                 said.append(Words(
-                    f"{share} of the device time of {letter} is not attributed: the launch was not recorded (before the "
-                    "recording began, or by a graph).",
+                    f"{share} of the device time of {letter} is not attributed: the launch was not recorded (before "
+                    "the recording began, or by a graph).",
                     f"{letter} 的 Device 耗时有 {share} 未归属：没有记录到下发（早于采集开始，或由图下发）。",
                 ))  # fmt: skip
         return tuple(said)

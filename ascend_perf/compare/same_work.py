@@ -21,15 +21,14 @@ LIKE_RATIO: Final = 0.5
 """Below this share of calls with a partner two recordings are of different models. Status: measured: pairs of one model
 on two vendors have 0.98 to 1, pairs of different models at most 0.01; a fused operator per layer leaves some 0.7."""
 SAME_RATIO: Final = 0.95
-"""Below this share of equal shapes (or types) among operators that are the same, the work differs in it. Status: assumed:
-bookkeeping operators may have other shapes, the layers may not."""
+"""Below this share of equal shapes (or types) among operators that are the same, the work differs in it. Status:
+assumed: bookkeeping operators may have other shapes, the layers may not."""
 MIN_CALLS: Final = 5
 """Fewer operators with shapes on both sides say nothing."""
 
 SETTINGS_OF_HOW: Final = frozenset({
-    "seed", "learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "measured_steps", "profiled_steps", "steps",
-    "device", "devices", "threads", "workers", "num_workers", "out", "out_dir", "fused", "compile", "collect", "variant",
-    "backend", "checkpoint", "data", "log_every", "duration_s",
+    "seed", "learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "measured_steps", "profiled_steps",
+    "device", "devices", "threads", "workers", "out", "fused", "compile", "collect", "variant", "backend",
 })  # fmt: skip
 """Settings that decide how the work is done or measured, not how much of it there is."""
 
@@ -51,9 +50,10 @@ def unlike_traces(diff: TreeDiff, a: Trace, b: Trace) -> list[Unlike]:
     found = _unlike_operands(diff, a, b)
     if alike < SAME_RATIO:
         found.append(Unlike(is_grave=False, what=Words(
-            f"{format_ratio(1 - alike)} of the calls are on one side only (other operators, fused or not): their time is "
-            "in rows of one side, or with the call around them",
-            f"{format_ratio(1 - alike)} 的调用只在一侧出现（算子不同，或是否融合不同）：其耗时列入单侧行，或计入外层调用",
+            f"{format_ratio(1 - alike)} of the calls are on one side only (other operators, fused or not): their time "
+            "is in rows of one side, or with the call around them",
+            f"{format_ratio(1 - alike)} 的调用只在一侧出现（算子不同，或是否融合不同）："
+            "其耗时列入单侧行，或计入外层调用",
         )))  # fmt: skip
     return found
 
@@ -95,7 +95,8 @@ def _unlike_operands(diff: TreeDiff, a: Trace, b: Trace) -> list[Unlike]:
             found.append(Unlike(is_grave=True, what=Words(
                 f"{what_en} differ in {format_ratio(1 - equal)} of the operators that are the same, "
                 f"e.g. {name}: {_short(x)} in A, {_short(y)} in B",
-                f"相同的算子中有 {format_ratio(1 - equal)} 的{what_zh}不同，例如 {name}：A 为 {_short(x)}，B 为 {_short(y)}",
+                f"相同的算子中有 {format_ratio(1 - equal)} 的{what_zh}不同，"
+                f"例如 {name}：A 为 {_short(x)}，B 为 {_short(y)}",
             )))  # fmt: skip
     return found
 

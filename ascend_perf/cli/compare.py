@@ -1,0 +1,131 @@
+"""Compare result files, runs or traces, of one vendor or of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from ascend_perf.cli import _show
+from ascend_perf.cli._progress import spinner
+from ascend_perf.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ascend_perf.compare.inputs import Input
+    from ascend_perf.model.comparison import Comparison
+
+TERMINAL_ROWS = 8
+"""Rows of the table of operators in the terminal."""
+
+
+@click.command("compare")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="A B...")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the reports. [default: none are written]")
+@click.option("--format", "formats", default="html,json,md", show_default=True, help="Formats, separated by commas.")
+@click.option(
+    "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of text and reports."
+)
+@click.option(
+    "--force", is_flag=True,
+    help="Compare although the work differs (said on every report), and overwrite reports that are there.",
+)
+@click.option("--simulated", is_flag=True, help="Take simulated data too; every report then says so.")
+@click.option("--rank", type=int, help="Rank whose calls are compared. [default: the first that recorded calls]")
+def command(
+    paths: tuple[Path, ...], out: Path | None, formats: str, lang: Literal["en", "zh"], force: bool, simulated: bool,
+    rank: int | None,
+) -> None:  # fmt: skip
+    """Compare result files, run directories or traces; the first is the baseline.
+
+    Kernels of different vendors meet at the operator or module that launched them. The differences of the work (model,
+    shapes, batch, precision, tokens) are looked for first: other work is refused unless --force is given.
+
+    \b
+    ascend-perf compare a100-run/ 910b-run/ -o a100-910b
+    ascend-perf compare before.json after.json
+
+    Exit codes: 0 compared, 2 wrong usage, 3 an input cannot be read, 4 not comparable.
+    """
+    from ascend_perf.compare.make import compare
+
+    if len(paths) < 2:
+        raise UsageError("compare needs at least two paths", hint="ascend-perf compare BASELINE OTHER")
+    chosen = _show.formats_of(formats)
+    if out is not None:
+        _check_folder(out, chosen, force)
+    with spinner() as progress:
+        inputs = [_read(path, progress) for path in paths]
+        progress("comparing")
+        comparison = compare(inputs, force=force, simulated=simulated, rank=rank)
+    click.echo(text(comparison, lang))
+    if out is not None:
+        from ascend_perf.analysis import not_writable
+        from ascend_perf.reports.compare import write_comparison
+
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            written = write_comparison(comparison, out, chosen, lang)
+        except OSError as error:
+            raise not_writable(out, error) from None
+        click.echo("")
+        for path in written:
+            click.echo(str(path))
+
+
+def _check_folder(out: Path, formats: tuple[str, ...], force: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file, expected a folder for the reports", hint="choose another -o")
+    there = [path for name in formats if (path := out / f"compare.{name}").exists()]
+    if there and not force:
+        raise UsageError(f"{there[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
+
+
+def _read(path: Path, progress: Callable[[str], None]) -> Input:
+    from ascend_perf import pipeline
+    from ascend_perf.compare.inputs import Input
+    from ascend_perf.result_files import is_result_file, read_results
+
+    label = "/".join(path.resolve().parts[-2:])
+    progress(f"reading {path.name}")
+    if is_result_file(path):
+        return Input(label=label, results=read_results(path))
+    return Input(label=label, run=pipeline.load(path, progress=progress))
+
+
+def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
+    """The comparison for a terminal: the answer, what to know, what stands out, the operators that differ most."""
+    from ascend_perf.reports.catalogue import catalogue
+    from ascend_perf.reports.compare import cell_text, with_units
+    from ascend_perf.reports.texts import safe, said
+
+    texts = catalogue(lang)
+    lines = [f"{side.letter}: {safe(side.label)} ({side.device or '—'})" for side in comparison.sides]
+    lines += ["", said(comparison.lead, lang), said(comparison.main, lang)]
+    if comparison.origin == "simulated":
+        lines.append(f"{texts['md.origin']}{texts['ui.colon']}{texts['origin.simulated']}")
+    if comparison.said:
+        grave = any(one.is_grave for one in comparison.said)
+        lines += ["", texts["compare.unlike_forced" if grave else "compare.to_know"]]
+        lines += [f"  - {said(one.what, lang)}" for one in comparison.said]
+    if comparison.points:
+        lines += ["", texts["compare.points"], *(f"  - {said(point, lang)}" for point in comparison.points)]
+    wanted = ("name", "quantity", "time_a_ns", "time_b_ns", "delta_ns", "time_ratio", "expected_ratio")
+    for section in comparison.sections:
+        for table in section.tables:
+            if not table.name.startswith(("compare-operators", "compare-metrics")):
+                continue
+            table = with_units(table)
+            shown = [
+                (column, cells) for column, cells in zip(table.columns, table.data, strict=True)
+                if column.name in wanted or column.name.startswith(("value_", "ratio_", "low_", "high_"))
+            ]  # fmt: skip
+            rows = [[said(column.title, lang) for column, _ in shown]]
+            rows += [
+                [cell_text(column, cells[row], lang)[:60] for column, cells in shown]
+                for row in range(min(TERMINAL_ROWS, len(table)))
+            ]
+            lines += ["", said(section.title, lang), _show.columns(rows, "  ")]
+    return "\n".join(lines)

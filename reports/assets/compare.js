@@ -1,0 +1,139 @@
+// Page of a comparison: sides, what stands out, steps side by side, tables. Uses the modules of the report page.
+(function () {
+  const h = AP.h;
+  const q = AP.format.quantity;
+  const root = document.documentElement;
+  const app = document.getElementById("app");
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  let printing = false;
+
+  function applyTheme() {
+    const chosen = AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme;
+    root.setAttribute("data-theme", printing ? "light" : chosen);
+  }
+
+  function top() {
+    return h("header", { class: "top" },
+      h("a", { class: "brand", href: "#verdict" }, "ascend-perf"),
+      h("span", { class: "label", title: AP.data.label }, AP.data.label),
+      h("div", { class: "controls screen" },
+        h("div", { class: "switch", role: "group", "aria-label": AP.t("ui.language") }, [["en", "English", "en"], ["zh", "中文", "zh-CN"]].map(function (v) {
+          return h("button", { type: "button", "aria-pressed": v[0] === AP.state.lang ? "true" : "false", lang: v[2], "data-value": v[0], on: { click: function () {
+            AP.state.lang = v[0];
+            AP.save();
+            AP.render();
+            app.querySelector("[data-value='" + v[0] + "']").focus({ preventScroll: true });
+          } } }, v[1]);
+        })),
+        h("label", { class: "theme" }, h("span", { class: "off" }, AP.t("ui.theme")),
+          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(); } } },
+            ["auto", "light", "dark"].map(function (t) { return h("option", { value: t, selected: t === AP.state.theme }, AP.t("ui.theme_" + t)); })))));
+  }
+
+  function entries() {
+    return [["verdict", AP.t("ui.top")]]
+      .concat(AP.data.bars.length ? [["where", AP.t("compare.steps")]] : [])
+      .concat(AP.data.sections.map(function (s) { return ["section-" + s.key, AP.w(s.title)]; }));
+  }
+
+  function nav() {
+    return h("nav", { class: "side screen", "aria-label": AP.t("ui.sections") },
+      h("label", { class: "jump" }, h("span", { class: "off" }, AP.t("ui.jump")),
+        h("select", { on: { change: function (e) { location.hash = e.target.value; } } },
+          entries().map(function (e) { return h("option", { value: e[0] }, e[1]); }))),
+      h("ol", null, entries().map(function (e) { return h("li", null, h("a", { href: "#" + e[0] }, e[1])); })));
+  }
+
+  function side(s) {
+    const facts = [[AP.t("compare.device"), s.device === null ? "—" : s.device], [AP.t("compare.cards"), String(s.cards)]]
+      .concat(s.facts.map(function (f) { return [AP.w(f[0]), AP.w(f[1])]; }));
+    return h("div", { class: "compare-side" },
+      h("h3", null, s.letter + (s.baseline ? " · " + AP.t("compare.baseline") : ""), " ",
+        h("span", { class: "muted" }, AP.t("compare.kind_" + s.kind) + (s.origin === "simulated" ? " · " + AP.t("origin.simulated") : ""))),
+      h("p", null, s.label),
+      h("dl", { class: "facts" }, facts.map(function (f) { return h("div", null, h("dt", null, f[0]), h("dd", null, f[1])); })));
+  }
+
+  function verdict() {
+    const grave = AP.data.said.some(function (s) { return s.grave; });
+    return h("section", { id: "verdict", class: "verdict" + (grave ? " sev-critical" : "") },
+      h("p", { class: "badges" }, h("span", { class: "badge " + AP.data.origin }, AP.t("origin." + AP.data.origin)), h("span", { class: "muted" }, AP.data.generator)),
+      h("h1", null, AP.w(AP.data.lead), " ", h("strong", null, AP.w(AP.data.main))),
+      AP.data.said.length ? h("div", { class: "compare-said" },
+        h("h2", null, AP.t(grave ? "compare.unlike_forced" : "compare.to_know")),
+        h("ul", null, AP.data.said.map(function (s) { return h("li", { class: s.grave ? "grave" : null }, AP.w(s.text)); }))) : null,
+      h("div", { class: "compare-sides", role: "group", "aria-label": AP.t("compare.sides") }, AP.data.sides.map(side)),
+      AP.data.points.length ? [h("h2", { class: "compare-points" }, AP.t("compare.points")), h("ul", null, AP.data.points.map(function (p) { return h("li", null, AP.w(p)); }))] : null);
+  }
+
+  function bar(b, scale) {
+    const tips = function (part) { return function () { return [AP.w(part.label), q(part.ns, "ns") + " · " + q(part.ns / b.total_ns, "ratio")]; }; };
+    return h("div", { class: "bar-row" },
+      h("div", { class: "bar-label" }, b.letter, h("span", { class: "muted" }, " " + q(b.total_ns, "ns"))),
+      h("div", { class: "bar-track" }, h("div", { class: "bar", style: { width: (100 * b.total_ns / scale).toFixed(3) + "%" } },
+        b.parts.filter(function (part) { return part.ns > 0; }).map(function (part) {
+          const share = part.ns / b.total_ns;
+          return h("span", { class: "piece k-" + part.kind + " s0", tabindex: "0", role: "img", style: { "flex-grow": String(share) }, "aria-label": tips(part)().join(AP.t("ui.colon")), on: AP.tipped(tips(part)) },
+            share > 0.05 ? h("span", { class: "piece-text" }, h("span", { class: "piece-name" }, AP.w(part.label) + " "), h("b", null, q(share, "ratio"))) : null);
+        }))));
+  }
+
+  function bars() {
+    const there = AP.data.bars.filter(function (b) { return b.total_ns > 0; });
+    if (!there.length) return null;
+    const scale = Math.max.apply(null, there.map(function (b) { return b.total_ns; }));
+    const parts = there[0].parts.map(function (part, i) { return [part, there.map(function (b) { return b.parts[i]; })]; });
+    return h("section", { id: "where", class: "part" },
+      h("h2", null, AP.t("compare.steps")),
+      h("div", { class: "bars" }, there.map(function (b) { return bar(b, scale); })),
+      h("p", { class: "note" }, AP.t("compare.steps_note")),
+      h("table", { class: "compare-split" },
+        h("thead", null, h("tr", null, h("th", { scope: "col" }, h("span", { class: "off" }, AP.t("compare.steps"))), there.map(function (b) { return h("th", { scope: "col", class: "figure" }, b.letter); }))),
+        h("tbody", null,
+          parts.map(function (row) {
+            return h("tr", null, h("th", { scope: "row" }, h("span", { class: "swatch k-" + row[0].kind + " s0", "aria-hidden": "true" }), AP.w(row[0].label)),
+              row[1].map(function (part, i) { return h("td", { class: "figure" }, q(part.ns, "ns"), h("span", { class: "muted" }, " " + q(part.ns / there[i].total_ns, "ratio"))); }));
+          }),
+          h("tr", { class: "total" }, h("th", { scope: "row" }, h("span", { class: "swatch", "aria-hidden": "true" }), AP.t("ui.total")), there.map(function (b) { return h("td", { class: "figure" }, q(b.total_ns, "ns")); })))));
+  }
+
+  function section(s) {
+    return h("section", { id: "section-" + s.key, class: "part" },
+      h("div", { class: "section-head" }, h("h2", null, AP.w(s.title))),
+      s.tables.map(function (at) {
+        const table = AP.data.tables[at];
+        return [AP.tableView(table, table.name + "/" + at), table.cut ? h("p", { class: "note" }, AP.t("compare.cut", { shown: table.rows, count: table.cut })) : null];
+      }));
+  }
+
+  // Tables ask for a rank and for kernels of the report page, which a comparison has not.
+  AP.chooseRank = function () {};
+
+  AP.render = function () {
+    AP.tip(null);
+    const y = window.scrollY;
+    root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";
+    document.title = AP.t("compare.title") + " · " + AP.data.label.slice(0, 200) + " · ascend-perf";
+    app.replaceChildren(
+      h("a", { class: "skip", href: "#verdict" }, AP.t("ui.skip")),
+      top(),
+      h("div", { class: "frame" }, nav(), h("main", { id: "main" }, verdict(), bars(), AP.data.sections.map(section))));
+    window.scrollTo(0, y);
+    applyTheme();
+  };
+
+  window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("figure.table").forEach(function (f) { f.unfold(); });
+    printing = true;
+    applyTheme();
+  });
+  window.addEventListener("afterprint", function () {
+    printing = false;
+    document.querySelectorAll("figure.table").forEach(function (f) { f.fold(); });
+    applyTheme();
+  });
+  dark.addEventListener("change", applyTheme);
+  window.addEventListener("scroll", function () { AP.tip(null); }, { passive: true });
+  window.addEventListener("keydown", function (e) { if (e.key === "Escape") AP.tip(null); });
+  AP.render();
+})();
