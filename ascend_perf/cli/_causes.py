@@ -134,8 +134,8 @@ def host_nodes(base: Trace, head: Trace, most: int = MOST) -> tuple[Node, ...]:
     """Calls of the host that take longer in head, per step (median over the steps of a trace).
 
     Calls of equal path are one node. A path of both sides counts its own time, without the calls below it; one that
-    only one side has counts as a whole, at its outermost call: a fused operator that was replaced shows as what went
-    and what came. The time of the step outside of all calls is a node of its own.
+    only one side has counts as a whole, at its outermost call: of a fused operator that was replaced, what came shows.
+    The time of the step outside of all calls is a node of its own.
     """
     sides = [_HostCalls(trace) for trace in (base, head)]
     labels = Text.concat([side.label for side in sides]).compact()
