@@ -16,7 +16,7 @@ from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.shown import is_large
 from ascend_perf.reports.texts import Lang
 from ascend_perf.reports.verdict import ranges
-from ascend_perf.units import Unit
+from ascend_perf.units import Unit, format_quantity
 
 _Columns = Sequence[tuple[str, Unit]]
 _Key = TypeVar("_Key", bound=Hashable)
@@ -25,10 +25,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
     """Tables of the data quality section in reading order; cells that are words of ours are in `lang`.
 
-    Rows: one per file; per dropped reason and file; per check; per missing kind of data; per warning; per analyzer
-    and rank; per reader that could not be loaded; per threshold of the user; per setting.
+    Rows: one per figure of the run's manifest; per file; per dropped reason and file; per check; per missing kind of
+    data; per warning; per analyzer and rank; per reader that could not be loaded; per threshold of the user; per
+    setting.
     """
     tables = (
+        _figures(payload),
         _sources(payload, lang),
         _dropped(payload, lang),
         _checks(payload, lang),
@@ -49,6 +51,14 @@ def _table(name: str, columns: _Columns, rows: Sequence[Sequence[Cell]]) -> Resu
         columns=tuple(ResultColumn(name=c, title=words(f"column.{c}"), unit=unit) for c, unit in columns),
         data=tuple(tuple(row[i] for row in rows) for i in range(len(columns))),
     )
+
+
+def _figures(payload: Payload) -> ResultTable:
+    """What the run measured by itself, under the names that docs/workloads.md explains."""
+    metrics = () if payload.manifest is None else payload.manifest.metrics
+    known = [(metric.name, metric.value, metric.unit) for metric in metrics if metric.value is not None]
+    rows: list[list[Cell]] = [[name, format_quantity(value, unit)] for name, value, unit in known]
+    return _table("figures", (("figure", "none"), ("value", "none")), rows)
 
 
 def _in(text: str, lang: Lang, column: str = "") -> str:

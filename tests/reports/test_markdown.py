@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from ascend_perf.model.run import Run
+from ascend_perf.model.finding import Metric
+from ascend_perf.model.run import Manifest, Run
 from ascend_perf.model.trace import Trace
 from ascend_perf.reports.markdown import text, write_markdown
 from ascend_perf.reports.payload import build
@@ -37,6 +39,23 @@ def test_steps_and_data_quality_are_tables() -> None:
     assert "truncated JSON at byte 1024" in said
     assert "ValueError: boom (thing.py:7)" in said
     assert "M-03 (Low L2 hit rate): L2 hit rates were not collected" in said
+
+
+def test_the_figures_of_a_run_are_there_and_without_a_run_there_are_none() -> None:
+    manifest = Manifest(
+        workload="llm-serve", device="cpu", data_origin="measured", created="2026-01-01T00:00:00+00:00",
+        metrics=(
+            Metric(name="ttft_p50", value=38_070_000, unit="ns", better="lower"),
+            Metric(name="memory_cache", value=1_048_576, unit="bytes", better="lower"),
+            Metric(name="energy", value=None, unit="joule", better="lower"),
+        ),
+    )  # fmt: skip
+    said = text(replace(_samples.payload(), manifest=manifest))
+
+    assert "### Figures of the run, without the profiler" in said
+    assert "| ttft_p50 | 38.07 ms |\n| memory_cache | 1 MiB |\n\n" in said
+    assert "energy" not in said
+    assert "Figures of the run" not in text(replace(_samples.payload(), manifest=None))
 
 
 def test_names_of_a_trace_are_no_markup() -> None:

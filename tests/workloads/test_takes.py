@@ -36,9 +36,9 @@ def test_a_path_that_is_not_read_is_refused(name: str, option: str, tmp_path: Pa
     path = tmp_path / "words.txt"
     path.write_text("words " * 900, "utf-8")
     ranks = Ranks(per_node=find_workload(name).min_ranks)
-    request = {"data": path} if option == "data" else {"resume": path}
+    data, resume = (path, None) if option == "data" else (None, path)
     with pytest.raises(UsageError, match=f"{name} takes no --{option}"):
-        launch(Request(workload=name, device="cpu", ranks=ranks, **request), folder=tmp_path / "run")
+        launch(Request(workload=name, device="cpu", ranks=ranks, data=data, resume=resume), folder=tmp_path / "run")
     assert read_manifest(tmp_path / "run").status == "failed"
 
 
