@@ -6,8 +6,8 @@ The program is examples/own_loop.py on the CPU, timed by a counter in its own `o
 runs. Each run is a process of its own; per round each kind of run is made once, in turn.
 
     step       median step without the profiler: behind the first ten, of a level also behind its recording
-    recorded   median step under the profiler; its ratio is to the steps of the same run, so that a change of the machine
-               between two runs does not enter; the median of the rounds, with the smallest and the largest
+    recorded   median step under the profiler; its ratio is to the steps of the same run, so that a change of the
+               machine between two runs does not enter; the median of the rounds, with the smallest and the largest
     export     the step that waits for the trace to be written, less a step
     command    the whole command
 

@@ -194,7 +194,6 @@ def _wrap_loaders(asked: Callable[[object], None], given: Callable[[object], Non
         return batch
 
     base.__next__ = __next__
-    base.next = __next__
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):

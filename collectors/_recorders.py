@@ -24,6 +24,7 @@ from ascend_perf.errors import AscendPerfError, MachineError
 UNDER_MSPROF: Final = ("PROFILER_SAMPLECONFIG", "PROFILING_MODE")
 """Set in a program that msprof records. Source: format reference for collectors, section 2.6."""
 TWO_PROFILERS: Final = "two profilers selected (msprof, torch_npu): they share the device's single profiling channel"
+NPU_LEFT_OUT: Final = "the NPU is not recorded: torch's profiler knows the host only (take --with torch-npu)"
 TWO_HINT: Final = "choose one: start the program without msprof, or take --with msprof"
 
 _SAID: Final = re.compile(r"^\[\d{4}-[^\]]*\] \[(WARNING|ERROR)\] \[\d+\] profiler\.py: (.*)", re.MULTILINE)
@@ -93,11 +94,14 @@ def start(
             f"torch-npu records an NPU, this process uses {kind}",
             hint="does the program move its model to the NPU before the first recorded step? Otherwise: --with torch",
         )
-    if kind == "npu":
+    if kind == "npu" and backend != "torch":
         if any(variable in os.environ for variable in UNDER_MSPROF):
             raise MachineError(TWO_PROFILERS, hint=TWO_HINT)
         return _NpuRecorder(folder, name, level, options, schedule)
-    return _TorchRecorder(kind, folder, name, level, options, schedule)
+    recorder = _TorchRecorder("cpu" if kind == "npu" else kind, folder, name, level, options, schedule)
+    if kind == "npu":
+        recorder.notes = (*recorder.notes, NPU_LEFT_OUT)
+    return recorder
 
 
 def explained(error: Exception) -> tuple[str, str]:

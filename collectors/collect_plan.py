@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ SETTINGS_FILE: Final = "settings.json"
 MIN_LIMIT_MB: Final = 200
 MAX_LIMIT_MB: Final = 4294967295
 """What --storage-limit of msprof takes. Source: format reference for collectors, section 1.4."""
+SAFE_GLIBC: Final = (2, 34)
+"""Older ones have a defect of static TLS that can crash torch_npu's parser. Source: same, section 2.5."""
+UNTIL_DURATION: Final = 1_000_000
+"""Steps to record where a duration ends them."""
 LONG_S: Final = 300
 """msprof runs are to be kept shorter than this. Source: format reference for collectors, section 1.6."""
 
@@ -80,6 +85,7 @@ class Here:
     has_cann: bool = False
     torch_version: str | None = None
     torch_npu_version: str | None = None
+    glibc: str | None = None
 
 
 def facts_here() -> Here:
@@ -96,6 +102,7 @@ def facts_here() -> Here:
         has_cann=cann is not None,
         torch_version=installed_version("torch"),
         torch_npu_version=installed_version("torch_npu"),
+        glibc=platform.libc_ver()[1] if platform.libc_ver()[0] == "glibc" else None,
     )
 
 
@@ -315,12 +322,21 @@ def _in_process_plan(
             )
     chosen = _torch_options.choose(collector, request.level, request.options, release=release)
     notes += chosen.notes
+    if collector == "torch-npu" and chosen.values.get("profile_memory"):
+        found = re.match(r"(\d+)\.(\d+)", here.glibc or "")
+        if found and (int(found[1]), int(found[2])) < SAFE_GLIBC:
+            safe = ".".join(map(str, SAFE_GLIBC))
+            notes.append(
+                f"glibc {here.glibc} is older than {safe}: the parser of torch_npu may crash on memory data, then add "
+                "--option profile_memory=false"
+            )
     defaults = in_process.Settings(folder="")
     settings = in_process.Settings(
         folder=str(folder), backend=collector, level=request.level, options=request.options, ranks=request.ranks,
         skip=_given(request.skip, defaults.skip), warmup=_given(request.warmup, defaults.warmup),
-        active=_given(request.steps, defaults.active), wait=_given(request.wait, defaults.wait),
-        repeat=_given(request.repeat, defaults.repeat), delay_s=request.delay_s or 0, duration_s=request.duration_s,
+        active=_given(request.steps, defaults.active if request.duration_s is None else UNTIL_DURATION),
+        wait=_given(request.wait, defaults.wait), repeat=_given(request.repeat, defaults.repeat),
+        delay_s=request.delay_s or 0, duration_s=request.duration_s,
         step_of=request.step_of or "auto", storage_limit_bytes=request.storage_limit_bytes,
     )  # fmt: skip
     variables = {

@@ -22,6 +22,7 @@ from typing import Final, Literal
 from ascend_perf import manifest as manifests
 from ascend_perf.bench import collected, command
 from ascend_perf.bench.folder import RunFolder
+from ascend_perf.bench.watch import Watch
 from ascend_perf.collectors import (
     _step_times,
     device_telemetry,
@@ -31,7 +32,6 @@ from ascend_perf.collectors import (
     npu_analysis,
     telemetry,
 )
-from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.collect_plan import SETTINGS_FILE, CollectRequest, Here, Plan, facts_here, make_plan
 from ascend_perf.collectors.environment import environment, masked, versions
 from ascend_perf.errors import MachineError
@@ -48,8 +48,6 @@ LOW_BYTES: Final = in_process.MIN_FREE_BYTES
 """Recording is ended with less free disk."""
 MSPROF_STOPS_BYTES: Final = 20 << 20
 """msprof stops writing without a word. Source: format reference for collectors, section 1.4."""
-LOOK_EVERY: Final = 10
-"""Looks at the disk among the ticks of a command."""
 
 _SECRET: Final = re.compile(r"(--?[\w-]*(?:token|secret|password|passwd|api-?key|access-?key)[\w-]*)(?:=(.*))?", re.I)
 _SIGNALS: Final = {2: "Ctrl-C", 15: "SIGTERM", 1: "SIGHUP (the terminal was closed)"}
@@ -192,7 +190,7 @@ class _Attempt:
         is_msprof = self._plan.collector == "msprof"
         self._began_ns = time.time_ns()
         with ExitStack() as stack:
-            watch = _Watch(self, stack, is_msprof)
+            watch = Watch(self._plan.collector, self._told, stack, self.tick_disk)
             self._ended = command.run_command(
                 self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof,
                 umask=0o027 if is_msprof else -1,
@@ -452,68 +450,6 @@ class _Attempt:
             status=status,
             problem=self._stopped or self._problem,
         )  # fmt: skip
-
-
-class _Watch:
-    """Looks at the command while it runs: telemetry of the first recorded process, and the disk."""
-
-    def __init__(self, attempt: _Attempt, stack: ExitStack, is_msprof: bool) -> None:
-        self._attempt, self._stack, self._is_msprof = attempt, stack, is_msprof
-        self._sampler: telemetry.Sampler | None = None
-        self._devices: device_telemetry.DeviceSampler | None = None
-        self._absent: list[str] = []
-        self._ticks = 0
-        self._processes: list[collected.Process] = []
-        if attempt._plan.collector != "torch":
-            self._sample_devices("npu")
-
-    def tick(self, pid: int) -> None:
-        """Called about every 0.1 s."""
-        self._ticks += 1
-        if self._ticks % LOOK_EVERY == 0:
-            self._attempt.tick_disk()
-        if self._ticks % 5 == 0 and not self._is_msprof and (self._sampler is None or self._devices is None):
-            self._processes = collected.processes_of(self._attempt._told)
-            device = next((one.device for one in self._processes if one.device), "")
-            if device and self._devices is None:
-                self._sample_devices("cuda" if device.startswith("cuda") else "cpu")
-        if self._sampler is None and telemetry.is_available() and self._ticks % 5 == 0:
-            import psutil
-
-            try:
-                target = self._target(pid)
-                if target is not None:
-                    self._sampler = self._stack.enter_context(telemetry.Sampler(target))
-            except psutil.Error:  # it has ended
-                return
-
-    def _target(self, pid: int) -> int | None:
-        """The process to sample: of rank 0; under msprof the program below its shell."""
-        import psutil
-
-        if self._is_msprof:
-            below = psutil.Process(pid).children(recursive=True)
-            return next((one.pid for one in below if one.name() not in ("sh", "bash", "dash")), None)
-        return next((one.pid for one in self._processes if one.rank in (0, None)), None)
-
-    def _sample_devices(self, kind: device_telemetry.Kind) -> None:
-        sources, self._absent = device_telemetry.sources_here(Machine(), kind)
-        self._devices = self._stack.enter_context(device_telemetry.DeviceSampler(sources))
-
-    @property
-    def device_samples(self) -> Sequence[device_telemetry.DeviceSample]:
-        """What was sampled of the devices."""
-        return () if self._devices is None else self._devices.samples
-
-    @property
-    def device_problems(self) -> list[str]:
-        """What was absent, and what ended by itself."""
-        return self._absent + ([] if self._devices is None else [masked(text) for text in self._devices.problems])
-
-    @property
-    def samples(self) -> Sequence[telemetry.Sample]:
-        """What was sampled."""
-        return () if self._sampler is None else self._sampler.samples
 
 
 def _phase_at(time_ns: int, phases: Sequence[tuple[int, str]]) -> str:

@@ -35,6 +35,7 @@ class Process:
     written: list[str] = field(default_factory=list)
     """Paths in the run directory."""
     problems: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     times: dict[str, list[int]] = field(default_factory=dict)
     phases: list[tuple[int, str]] = field(default_factory=list)
     """Unix time at which its recordings began and ended."""
@@ -74,6 +75,7 @@ def _hear(process: Process, name: str, event: Mapping[str, Any]) -> None:
     elif name == "start":
         process.starts += 1
         process.phases.append((int(event.get("time_ns", 0)), "profiled"))
+        process.notes += [str(note) for note in event.get("notes", ())]
         process.device, process.executable = str(event.get("device", "")), str(event.get("executable", ""))
         if process.first_step is None:
             process.first_step = int(event["step"])
@@ -99,7 +101,7 @@ def notes_of(processes: Sequence[Process]) -> list[str]:
             notes.append(masked(f"{who}: {what}" + (f" (hint: {hint})" if hint else "")))
         if process.is_lost:
             notes.append(f"{who} ended while it was recorded (killed?): its trace is lost")
-    notes = list(dict.fromkeys(notes))
+    notes = list(dict.fromkeys([*notes, *(masked(note) for process in processes for note in process.notes)]))
     starts = sorted({process.first_step for process in processes if process.first_step is not None and process.written})
     if starts:
         notes.append(f"recording began after step {starts[0]} of the program: the report counts steps from there")

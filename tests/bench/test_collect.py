@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ascend_perf.bench import collect as bench
-from ascend_perf.bench import command
+from ascend_perf.bench import command, watch
 from ascend_perf.bench.collect import Collected, collect, name_of
 from ascend_perf.collectors.collect_plan import CollectRequest, Here
 from ascend_perf.errors import MachineError, UsageError
@@ -216,7 +216,7 @@ def test_a_storage_limit_that_was_reached_is_said(run: Run, monkeypatch: pytest.
 
 
 def test_a_disk_that_fills_up_is_said(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bench, "LOOK_EVERY", 1)
+    monkeypatch.setattr(watch, "LOOK_EVERY", 1)
     monkeypatch.setattr(bench, "LOW_BYTES", 1 << 60)
     done = run(words=("sh", "-c", "sleep 1; echo ok > $FAKE_NPU/0.process"))
     assert noted(done, "msprof stops writing without a word")

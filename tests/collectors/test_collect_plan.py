@@ -237,3 +237,18 @@ def test_a_folder_with_letters_that_msprof_refuses_is_refused() -> None:
 def test_commands_that_lose_variables_are_noted() -> None:
     notes = make_plan(request("ssh", "host", "python", "t.py", collector="torch"), PLAIN, RUN).notes
     assert any("ssh does not hand variables on" in note for note in notes)
+
+
+def test_a_duration_alone_ends_the_recording() -> None:
+    settings = make_plan(request(collector="torch", duration_s=30), PLAIN, RUN).settings
+    assert settings is not None and settings.active > 100_000
+    both = make_plan(request(collector="torch", duration_s=30, steps=4), PLAIN, RUN).settings
+    assert both is not None and (both.active, both.duration_s) == (4, 30)
+
+
+def test_an_old_glibc_is_noted_where_memory_is_recorded() -> None:
+    old = replace(NPU, glibc="2.28")
+    new = replace(NPU, glibc="2.34")
+    for here, level, is_noted in ((old, "standard", True), (old, "quick", False), (new, "deep", False)):
+        notes = make_plan(request(collector="torch-npu", level=level), here, RUN).notes
+        assert any("the parser of torch_npu may crash" in note for note in notes) == is_noted

@@ -338,6 +338,29 @@ def test_a_program_that_does_not_use_the_npu_is_told_so(npu: Any, tmp_path: Path
         start_npu(tmp_path / "trace", device="auto")
 
 
+@pytest.mark.torch
+def test_torch_alone_records_the_host_of_an_npu_and_says_so(npu: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    npu("26.1", "2.7.1.post8")
+    recorder = start_npu(tmp_path / "trace", backend="torch")
+    recorder.abandon()
+    assert (recorder.backend, recorder.device) == ("torch", "cpu")
+    assert recorder.notes == (_recorders.NPU_LEFT_OUT,)
+    assert list((tmp_path / "trace").iterdir()) == []
+
+
+def test_a_duration_ends_recording_at_a_step(log: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(in_process.time, "monotonic", lambda: clock[0])  # type: ignore[attr-defined]  # its own clock
+    session = Session(Settings(folder=str(tmp_path), skip=1, warmup=1, active=1000, delay_s=5, duration_s=10))
+    for _ in range(12):
+        clock[0] += 2
+        session.step()
+    # Steps end at 102, 104 ...: delay over at 106, started there; 116 ends it, five steps later.
+    assert log == ["start", *["step"] * 5, "stop"]
+    assert told(tmp_path, "written")[0]["steps"] == 4
+
+
 # ---- torch ----------------------------------------------------------------------------------------------------------
 
 
