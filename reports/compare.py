@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,6 +49,22 @@ def write_comparison(comparison: Comparison, folder: Path, formats: Sequence[str
     return tuple(paths)
 
 
+_NAMES: Final = {"not attributed": "未归属", "step": "step（算子之外）"}
+"""Rows that are no calls of the program, in Chinese."""
+
+
+def in_lang(table: ResultTable, lang: Lang) -> ResultTable:
+    """A table with the rows that are no calls of the program in one language; names of calls are the same in both."""
+    if lang == "en":
+        return table
+    data = tuple(
+        tuple(_NAMES.get(cell, cell) if isinstance(cell, str) else cell for cell in cells)
+        if column.name in ("name", "path") else cells
+        for column, cells in zip(table.columns, table.data, strict=True)
+    )  # fmt: skip
+    return replace(table, data=data)
+
+
 def with_units(table: ResultTable) -> ResultTable:
     """A table whose rows have units of their own, with the figures as texts that hold them."""
     names = [column.name for column in table.columns]
@@ -84,6 +101,12 @@ def _label(comparison: Comparison) -> str:
     return safe(" · ".join(f"{side.letter} {side.label}" for side in comparison.sides))
 
 
+def _identity(comparison: Comparison) -> str:
+    """A short id of the content, so that the page's remembered state is its own."""
+    text = repr((comparison.main.en, [side.label for side in comparison.sides]))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
 def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
     """What the page draws."""
     tables: list[Json] = []
@@ -92,14 +115,14 @@ def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
         places: list[Json] = []
         for table in section.tables:
             shown = min(len(table), MAX_PAGE_ROWS)
-            made = table_document(with_units(table), section.key, shown)
+            made = table_document(with_units(table), section.key, shown, in_lang(with_units(table), "zh"))
             if shown < len(table):
                 made["cut"] = len(table)
             places.append(len(tables))
             tables.append(made)
         sections.append({"key": section.key, "title": pair(section.title), "tables": places})
     return {
-        "lang": lang, "id": "compare", "focus": None, "label": _label(comparison),
+        "lang": lang, "id": _identity(comparison), "focus": None, "label": _label(comparison),
         "generator": f"ascend-perf {__version__}", "origin": comparison.origin,
         "words": {"en": dict(catalogue("en")), "zh": dict(catalogue("zh"))},
         "lead": pair(comparison.lead), "main": pair(comparison.main),
@@ -169,7 +192,7 @@ def _split_lines(bars: Sequence[StepBar], lang: Lang) -> list[str]:
 
 
 def _table_lines(table: ResultTable, lang: Lang, rows: int) -> list[str]:
-    texts, table = catalogue(lang), with_units(table)
+    texts, table = catalogue(lang), in_lang(with_units(table), lang)
     names = {column.name for column in table.columns}
     columns = [
         (column, cells) for column, cells in zip(table.columns, table.data, strict=True)

@@ -413,9 +413,9 @@ def _packed(
     } | ({} if (parts := kinds(table)) is None else {"kinds": [*parts[:rows]]})
 
 
-def table_document(table: ResultTable, section: str, rows: int) -> dict[str, Json]:
-    """The first rows of a table that belongs to no rank, as the scripts of the page read it."""
-    return _packed(table, section, None, "job", None, rows)
+def table_document(table: ResultTable, section: str, rows: int, twin: ResultTable) -> dict[str, Json]:
+    """The first rows of a table that belongs to no rank, as the scripts of the page read it; `twin` is in Chinese."""
+    return _packed(table, section, None, "job", None, rows, twin)
 
 
 def _column(

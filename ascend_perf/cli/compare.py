@@ -98,7 +98,7 @@ def _read(path: Path, progress: Callable[[str], None]) -> Input:
 def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
     """The comparison for a terminal: the answer, what to know, what stands out, the operators that differ most."""
     from ascend_perf.reports.catalogue import catalogue
-    from ascend_perf.reports.compare import cell_text, with_units
+    from ascend_perf.reports.compare import cell_text, in_lang, with_units
     from ascend_perf.reports.texts import safe, said
 
     texts = catalogue(lang)
@@ -117,7 +117,7 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
         for table in section.tables:
             if not table.name.startswith(("compare-operators", "compare-metrics")):
                 continue
-            table = with_units(table)
+            table = in_lang(with_units(table), lang)
             shown = [
                 (column, cells) for column, cells in zip(table.columns, table.data, strict=True)
                 if column.name in wanted or column.name.startswith(("value_", "ratio_", "low_", "high_"))

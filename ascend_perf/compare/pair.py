@@ -72,6 +72,8 @@ class _Maker:
         self.rows = tuple(changes(diff))
         count = len(diff.rows)
         self.expected = self._expected(diff.row_a, diff.row_b, count)
+        # What was launched before the recording is not the same work on both sides.
+        self.expected.ratio[1], self.expected.basis[1] = np.nan, len(BASES) - 1
         first = main_class(diff.row_a, diff.a, self.work_a, count)
         second = main_class(diff.row_b, diff.b, self.work_b, count)
         both = Text.concat([first, second])
@@ -142,15 +144,15 @@ class _Maker:
             Col("time_a_ns", f"time {a}", f"{a} 耗时", time_a, "ns"),
             Col("time_b_ns", f"time {b}", f"{b} 耗时", time_b, "ns"),
             Col("delta_ns", f"{b} - {a}", f"{b} - {a}", time_b - time_a, "ns"),
-            Col("by_count_ns", "of it by count", "其中次数变化", [p.count_ns for p in parts], "ns"),
-            Col("by_mean_ns", "of it by mean", "其中均值变化", [p.mean_ns for p in parts], "ns"),
-            Col("count_a", f"{what[0]} {a}", f"{a} {what[1]}", count_a, "count"),
-            Col("count_b", f"{what[0]} {b}", f"{b} {what[1]}", count_b, "count"),
             Col("time_ratio", f"{b} / {a}", f"{b} / {a}", ratio, "x"),
             Col("expected_ratio", "expected by the rooflines", "按 Roofline 预期", expected, "x"),
             Col("shortfall_ratio", "actual / expected", "实际 / 预期", short, "x"),
             Col("beyond_ns", f"{b} beyond expected", f"{b} 超出预期", np.round(beyond), "ns"),
             Col("basis", "expected from", "预期依据", [BASES[at] or None for at in basis.tolist()]),
+            Col("by_count_ns", "of it by count", "其中次数变化", [p.count_ns for p in parts], "ns"),
+            Col("by_mean_ns", "of it by mean", "其中均值变化", [p.mean_ns for p in parts], "ns"),
+            Col("count_a", f"{what[0]} {a}", f"{a} {what[1]}", count_a, "count"),
+            Col("count_b", f"{what[0]} {b}", f"{b} {what[1]}", count_b, "count"),
         ]
 
     def _operators(self) -> ResultTable:
@@ -165,6 +167,8 @@ class _Maker:
         for total, amounts in zip(sums, (rows.calls_a, rows.calls_b, rows.self_a_ns, rows.self_b_ns), strict=True):
             np.add.at(total, names.codes, amounts[own])
         expected = self._expected(of[self.diff.row_a], of[self.diff.row_b], count + 1)
+        lost = of[1]
+        expected.ratio[lost], expected.basis[lost] = np.nan, len(BASES) - 1
         order = np.argsort(-np.abs(sums[3] - sums[2]), kind="stable")
         lead = [Col("name", "operator or module", "算子或模块", names_of(names, order))]
         side = ["both" if a and b else "only A" if a else "only B" for a, b in zip(

@@ -1,0 +1,222 @@
+"""Comparisons as a whole: other work is refused with the reason, sums are exact, reports are in two languages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ascend_perf import pipeline
+from ascend_perf.compare.inputs import Input
+from ascend_perf.compare.make import NotComparable, compare
+from ascend_perf.compare.pair import pair_of, step_bar
+from ascend_perf.errors import UsageError
+from ascend_perf.model.finding import Metric
+from ascend_perf.model.result import Benchmark, Launch, ResultSet
+from ascend_perf.model.run import Run
+from ascend_perf.model.trace import Device, Meta, Trace
+from ascend_perf.reports.compare import document, html_text, markdown_text
+from ascend_perf.result_files import write_results
+from tests._support import Said
+from tests.conftest import build_table
+
+H100 = Device(vendor="NVIDIA", name="NVIDIA H100 80GB HBM3", spec="h100-sxm", kind="gpu")
+MI300X = Device(vendor="AMD", name="AMD Instinct MI300X", spec="mi300x", kind="gpu")
+
+
+def layers(
+    count: int, dur: int, *, device: Device = H100, tokens: int = 64, dtype: str = "c10::BFloat16",
+    origin: str = "measured", kernel: str = "sm90_gemm", names: tuple[str, str] = ("aten::mm", "aten::add"),
+) -> Trace:  # fmt: skip
+    """A step of `count` layers: a product of (tokens, 1024) x (1024, 1024), and a sum of (tokens, 1024)."""
+    ops, kernels = [], []
+    for layer in range(count):
+        at = 1000 * layer
+        for place, name in enumerate(names):
+            shapes = f"[[{tokens},1024],[1024,1024]]" if place == 0 else f"[[{tokens},1024],[{tokens},1024]]"
+            kernels.append({
+                "name": kernel if place == 0 else "vectorized_elementwise_kernel", "start_ns": at + 400 * place + 10,
+                "dur_ns": dur, "host_op": len(ops), "core": "SM",
+            })  # fmt: skip
+            ops.append({
+                "name": name, "start_ns": at + 400 * place, "dur_ns": 300, "thread": 1, "input_shapes": shapes,
+                "input_dtypes": f"{dtype};{dtype}",
+            })  # fmt: skip
+    meta = Meta(device=device, rank=0, data_origin=origin)  # type: ignore[arg-type]
+    return Trace({"host_ops": build_table("host_ops", ops), "kernels": build_table("kernels", kernels)}, meta)
+
+
+def given(trace: Trace, label: str = "x") -> Input:
+    return Input(label=label, run=Run(traces=(trace,), label=label))
+
+
+def test_the_rooflines_say_what_to_expect() -> None:
+    pair = pair_of(layers(3, 100), layers(3, 150, device=MI300X, kernel="Cijk_Alik"))
+    table = pair.tables[1]
+    rows = {name: i for i, name in enumerate(table.column("name"))}
+    # 2 * 64 * 1024 * 1024 FLOP take less than the (2 * 64 + 1024) * 1024 * 2 bytes on both: the ratio of memory rates.
+    assert 2 * 64 * 1024 * 1024 / 989.4e12 < 1152 * 1024 * 2 / 3.35e12
+    for name in ("aten::mm", "aten::add"):
+        assert table.column("expected_ratio")[rows[name]] == pytest.approx(3350 / 5300)
+        assert table.column("time_ratio")[rows[name]] == 1.5
+        assert table.column("shortfall_ratio")[rows[name]] == pytest.approx(1.5 * 5300 / 3350)
+        assert table.column("basis")[rows[name]] == "work"
+        assert table.column("beyond_ns")[rows[name]] == round(450 - 300 * 3350 / 5300)
+    # Large products are bound by the peak.
+    pair = pair_of(layers(3, 100, tokens=4096), layers(3, 150, device=MI300X, kernel="Cijk_Alik", tokens=4096))
+    table = pair.tables[1]
+    at = list(table.column("name")).index("aten::mm")
+    assert table.column("expected_ratio")[at] == pytest.approx(989.4 / 1307.4)
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    bar = step_bar(layers(4, 120), "A")
+    assert bar is not None
+    assert {part.key: part.time_ns for part in bar.parts} == {
+        "computing": 8 * 120, "exposed communication": 0, "exposed copy": 0, "idle": 3410 + 120 - 10 - 8 * 120,
+    }  # fmt: skip
+    assert bar.total_ns == 3410 + 120 - 10
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (layers(6, 100, names=("npu::conv", "npu::relu")), "different models"),
+        (layers(6, 100, tokens=128), "shapes"),
+        (layers(6, 100, dtype="float"), "data types"),
+        (layers(30, 100), "different models"),
+    ],
+)
+def test_other_work_is_refused_with_the_reason(other: Trace, said: str) -> None:
+    inputs = [given(layers(6, 100)), given(other)]
+    with pytest.raises(NotComparable, match=said) as refused:
+        compare(inputs)
+    assert refused.value.exit_code == 4
+    forced = compare(inputs, force=True)
+    assert any(one.is_grave and said in one.what.en for one in forced.said)
+    assert document(forced, "en")["comparable"] is False
+    assert "--force" in markdown_text(forced, "en") and "--force" in markdown_text(forced, "zh")
+
+
+def test_the_same_work_is_not() -> None:
+    made = compare([given(layers(6, 100)), given(layers(6, 130, device=MI300X, kernel="Cijk"))])
+    assert not any(one.is_grave for one in made.said)
+    assert document(made, "en")["comparable"] is True
+
+
+def test_simulated_data_are_refused_unless_asked_for() -> None:
+    inputs = [given(layers(6, 100)), given(layers(6, 100, origin="simulated"))]
+    with pytest.raises(NotComparable, match="B holds simulated data"):
+        compare(inputs)
+    made = compare(inputs, simulated=True)
+    assert made.origin == "simulated"
+    assert document(made, "en")["data_origin"] == "simulated"
+
+
+def test_three_sides_are_each_compared_with_the_first() -> None:
+    made = compare([given(layers(6, dur)) for dur in (100, 110, 90)])
+    assert set(made.totals) == {"A/B", "A/C"}
+    assert [totals["device_time_b_ns"] for totals in made.totals.values()] == [12 * 110, 12 * 90]
+    assert len([section for section in made.sections if section.key.startswith("operators")]) == 2
+
+
+def test_one_input_or_kinds_that_do_not_fit_are_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="1 given"):
+        compare([given(layers(2, 5))])
+    with pytest.raises(UsageError, match="result files"):
+        compare([given(layers(2, 5)), Input(label="r", results=results(10))])
+
+
+def results(tokens_per_s: float, *, batch: int = 4, chip: str = "NVIDIA A100-SXM4-80GB") -> ResultSet:
+    launches = tuple(
+        Launch(index=i, started="2026-01-01T00:00:00+00:00", status="complete", metrics=(
+            Metric(name="tokens_per_s", value=tokens_per_s + i, unit="items_per_s", better="higher"),
+            Metric(name="power_mean", value=300.0, unit="watt", better="lower"),
+        ), steps_ns=(1000, 1001))
+        for i in range(5)
+    )  # fmt: skip
+    benchmark = Benchmark(
+        name="llm/tiny", workload="llm", preset="tiny", device="cuda", world_size=1,
+        config={"batch": batch, "dtype": "bf16", "seed": int(tokens_per_s)}, launches=launches,
+    )  # fmt: skip
+    return ResultSet(
+        suite="s", created="2026-01-01T00:00:00+00:00", tool_version="0", benchmarks=(benchmark,),
+        fingerprint={"kind": "cuda", "chip": chip},
+    )  # fmt: skip
+
+
+def test_result_files_by_the_command(tmp_path: Path, command: Callable[..., Said]) -> None:
+    a = write_results(tmp_path / "a.json", results(100))
+    b = write_results(tmp_path / "b.json", results(200, chip="AMD Instinct MI300X"))
+    said = command("compare", a, b, "-o", tmp_path / "out", "--format", "json,md")
+    assert said.code == 0, said.err
+    made = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
+    (section,) = made["sections"]
+    figures, efficiency = section["tables"]
+    first = figures["rows"][0]
+    # Runs of 100 to 104 and of 200 to 204, without the first and the last of each.
+    assert (first["quantity"], first["value_A"], first["value_B"]) == ("tokens_per_s", 102, 202)
+    assert first["ratio_B"] == pytest.approx(202 / 102) and first["kind"] == "B"
+    assert first["low_B"] < first["ratio_B"] < first["high_B"]
+    per = {row["kind"]: row["ratio_B"] for row in efficiency["rows"]}
+    assert per["watt"] == pytest.approx(202 / 102)
+    assert per["peak TFLOPS"] == pytest.approx(202 / 102 * 312 / 1307.4)
+    # The seed is how it was measured; the batch is the work.
+    assert [one["is_grave"] for one in made["said"]] == [False]
+    other = write_results(tmp_path / "c.json", results(100, batch=8))
+    refused = command("compare", a, other)
+    assert refused.code == 4
+    assert "batch is 4 in A and 8 in B" in refused.err and "--force" in refused.err
+    assert command("compare", a, other, "--force").code == 0
+    assert command("compare", a).code == 2
+    assert command("compare", a, tmp_path / "none.json").code == 3
+    assert command("compare", a, b, "-o", tmp_path / "out", "--format", "md").code == 2
+
+
+@pytest.fixture(scope="module")
+def h100_mi300(traces: Path) -> list[Input]:
+    return [
+        Input(label=chip, run=pipeline.load(
+            traces / "kineto" / chip / "Falconsai_nsfw_image_detection__1016002.json.gz"
+        ))
+        for chip in ("h100", "mi300")
+    ]  # fmt: skip
+
+
+def test_tables_of_a_real_pair_add_up(h100_mi300: list[Input]) -> None:
+    made = compare(h100_mi300)
+    totals = made.totals["A/B"]
+    # README of the traces, section 3: kernels of 1220.926 us and 1716.301 us; two copies of 4384 ns on the H100.
+    assert (totals["device_time_a_ns"], totals["device_time_b_ns"]) == (1220926 + 4384, 1716301)
+    tables = {table.name: table for section in made.sections for table in section.tables}
+    for name in ("compare-classes", "compare-operators", "compare-calls"):
+        table = tables[name]
+        assert sum(int(str(cell)) for cell in table.column("time_a_ns")) == totals["device_time_a_ns"]
+        assert sum(int(str(cell)) for cell in table.column("time_b_ns")) == totals["device_time_b_ns"]
+        parts = zip(*(table.column(key) for key in ("delta_ns", "by_count_ns", "by_mean_ns")), strict=True)
+        assert all(int(str(d)) == int(str(c)) + int(str(m)) for d, c, m in parts)
+    # All but the convolution of each vendor's library, which meet at aten::_convolution.
+    assert (totals["aligned_calls"], totals["calls_a"], totals["calls_b"]) == (464, 465, 465)
+    first = tables["compare-operators"]
+    assert first.column("name")[0] == "aten::_flash_attention_forward"
+    assert set(tables["compare-calls"].column("kind")) == {"both"}
+
+
+def test_cuda_against_ascend_of_unlike_models_is_refused(h100_mi300: list[Input], traces: Path) -> None:
+    ascend = Input(label="ascend", run=pipeline.load(traces / "ascend-pytorch" / "db"))
+    with pytest.raises(NotComparable, match="different models: 0 of 465 calls of A"):
+        compare([h100_mi300[0], ascend])
+
+
+def test_the_page_is_one_file_of_both_languages(h100_mi300: list[Input]) -> None:
+    page = html_text(compare(h100_mi300), "zh")
+    assert "<script src" not in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert "default-src 'none'" in unescape(page)
+    text = page[page.index('id="data">') + len('id="data">') :]
+    made = json.loads(text[: text.index("</script>")])
+    assert made["lang"] == "zh" and all(len(point) == 2 for point in made["points"])
+    assert np.isclose(sum(p["ns"] for p in made["bars"][0]["parts"]), made["bars"][0]["total_ns"])
