@@ -50,12 +50,14 @@ class Pictures:
     labels: Sequence[int]
     root: Path | None = None
     """Messages name paths relative to this folder."""
+    names: Sequence[str] = ()
+    """Names of files that were read before; none: bytes are synthetic."""
 
     def name_of(self, index: int) -> str:
         """The picture in words."""
         file = self.files[index]
         if isinstance(file, bytes):
-            return f"synthetic picture {index}"
+            return self.names[index] if self.names else f"synthetic picture {index}"
         return str(file.relative_to(self.root)) if self.root else file.name
 
     def read(self, index: int) -> bytes:

@@ -119,7 +119,10 @@ def _files(config: Config, place: Place, seed: int) -> _images.Pictures:
         return _images.Pictures(files=files, labels=[0] * len(files))
     found = _images.found_pictures(place.data)[: config.distinct_images]
     named = _images.Pictures(files=found, labels=[0] * len(found), root=place.data)
-    return _images.Pictures(files=[named.read(index) for index in range(len(found))], labels=named.labels)
+    every = range(len(found))
+    return _images.Pictures(
+        files=[named.read(index) for index in every], labels=named.labels, names=[named.name_of(index) for index in every]
+    )
 
 
 @workload(
