@@ -121,8 +121,9 @@ def _files(config: Config, place: Place, seed: int) -> _images.Pictures:
     named = _images.Pictures(files=found, labels=[0] * len(found), root=place.data)
     every = range(len(found))
     return _images.Pictures(
-        files=[named.read(index) for index in every], labels=named.labels, names=[named.name_of(index) for index in every]
-    )
+        files=[named.read(index) for index in every], labels=named.labels,
+        names=[named.name_of(index) for index in every],
+    )  # fmt: skip
 
 
 @workload(
