@@ -37,13 +37,14 @@ _ROW: Final = re.compile(
     r"\b(\d{1,18})\s*\|\s*(\d{1,12}(?:\.\d+)?)\s*\|\s*(\d{1,12}(?:\.\d+)?(?:[eE][+-]?\d)?)\s*\|\s*(\w+)?\s*$"
 )
 _TEST: Final = re.compile(
-    r"(all_reduce|all_gather_v|all_gather|reduce_scatter_v|reduce_scatter|reduce|broadcast|scatter|alltoallvc|alltoallv"
+    r"(all_reduce|all_gather_?v|all_gather|reduce_scatter_?v|reduce_scatter|reduce|broadcast|scatter|alltoallvc|alltoallv"
     r"|alltoall)_test"
 )
 _OPS: Final = {
-    "all_reduce": "allReduce", "all_gather": "allGather", "all_gather_v": "allGather",
+    "all_reduce": "allReduce", "all_gather": "allGather", "all_gather_v": "allGather", "all_gatherv": "allGather",
     "reduce_scatter": "reduceScatter",
-    "reduce_scatter_v": "reduceScatter", "reduce": "reduce", "broadcast": "broadcast", "scatter": "scatter",
+    "reduce_scatter_v": "reduceScatter",
+        "reduce_scatterv": "reduceScatter", "reduce": "reduce", "broadcast": "broadcast", "scatter": "scatter",
     "alltoall": "alltoall", "alltoallv": "alltoallv", "alltoallvc": "alltoallv",
 }  # fmt: skip
 _RANKS: Final = re.compile(r"(?:^|\s)-(?:n|np)\s+(\d{1,7})(?=\s|$)")
@@ -109,6 +110,11 @@ def parse(unit: Unit) -> list[Trace]:
     return [Trace({"comm_bench": _table(output)}, _meta(unit, path, output))]
 
 
+def rows_of(text: str) -> list[tuple[int, int, float, str | None]]:
+    """Size in bytes, time in ns, algorithm bandwidth in bytes/s and check of each row of one test's output."""
+    return [(size, time_ns, rate, check) for _, size, time_ns, rate, check in _read(text, _Test()).rows]
+
+
 def _of_name(path: Path) -> _Test:
     match = _TEST.search(path.name)
     return _Test(op=_OPS[match[1]]) if match else _Test()
@@ -121,6 +127,9 @@ def _read(text: str, named: _Test) -> _Output:
     for line in text.splitlines():
         if _HEADER.search(line):
             inside = True
+            continue
+        if match := _RANK_FAILED.search(line):
+            output.failed_ranks.add(int(match[1]))  # repeats the row of a rank that is not the root
             continue
         if row := _ROW.search(line):
             if inside:
@@ -141,8 +150,6 @@ def _read(text: str, named: _Test) -> _Output:
         elif match := _ITERATIONS.search(line):
             test = _Test(test.op, test.ranks, test.dtype, int(match[1]))
             inside = False
-        if match := _RANK_FAILED.search(line):
-            output.failed_ranks.add(int(match[1]))
         output.overflow |= bool(_OVERFLOW.search(line))
     return output
 

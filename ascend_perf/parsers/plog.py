@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import files
+from ascend_perf.device.hccl_errors import error_code, phase_about
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL, Table, Text
@@ -38,7 +39,7 @@ _LINE: Final = re.compile(
 )
 _WANTED: Final = re.compile(
     r"Entry-Hccl|\[HCCL_ENV\]|E[EIJKL]\d{4}|TaskExecStage|Init(?:Channel|Group)Stage|HeartbeatAbnormal"
-    r"|groupRank information"
+    r"|groupRank information|(?:Communicator|LocalRank) Key Info"
 )
 _INIT: Final = re.compile(r"Entry-HcclCommInit\w*:?.*?\branks\[(\d{1,7})\],\s*rank\[(\d{1,7})\]")
 _IDENTIFIER: Final = re.compile(r"identifier\[([^\]]{1,200})\]")
@@ -52,6 +53,12 @@ _ENVIRONMENT: Final = re.compile(
 _CODE: Final = re.compile(r"\b(E[EIJKL]\d{4})\b")
 _TIMEOUT: Final = re.compile(r"\[TaskExecStage\]\[Timeout\]")
 _CONNECT: Final = re.compile(r"\[Init(?:Channel|Group)Stage\]\[Timeout\]")
+_PHASE: Final = re.compile(r"\[(Init(?:Group|Channel)Stage|TaskExecStage)\]\[([A-Z][\w ]{1,30})\]")
+_TOPOLOGY: Final = re.compile(
+    r"\[Communicator Key Info\]\s*identifier\[([^\]]{1,200})\].*?\brankSize\[(\d{1,7})\]"
+    r"(?:.*?\bserverNum\[(\d{1,7})\])?(?:.*?\bsuperPodNum\[(\d{1,7})\])?"
+)
+_PLACE: Final = re.compile(r"\[LocalRank Key Info\].*?\buserRank\[(\d{1,7})\]")
 _TAG: Final = re.compile(r"\btag\[([^\]]{1,300})\]")
 _CULPRIT: Final = re.compile(r"crimer rank \[[^\]/]*/(\d{1,7})\]")
 _PRIVATE: Final = frozenset({"HCCL_IF_IP", "HCCL_SOCKET_IFNAME", "HCCL_WHITELIST_FILE"})
@@ -62,19 +69,6 @@ _DTYPES: Final = {
     "int32": "INT32", "int64": "INT64", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
 }  # fmt: skip
 
-MEANINGS: Final = {
-    "EE9999": "inner error of the runtime: the lines before it name the task that failed",
-    "EE1001": "the device id is invalid",
-    "EI0002": "a collective timed out waiting for a notify: a peer never came, came too late, or died",
-    "EI0004": "the rank table is invalid",
-    "EI0005": "the ranks call a collective with different parameters (count, type, operation)",
-    "EI0015": "the ranks could not agree on a communicator in time: a rank did not start",
-    "EI0006": "the socket to a peer could not be set up in time: a rank did not start, or the network is blocked",
-    "EJ0001": "HCCP could not start on the device, often because an old process still holds it",
-    "EK0001": "the profiler was given a wrong path or parameter",
-    "EL0004": "no memory is left on the device",
-}
-"""What the codes say. Codes that are not here are listed by their number."""
 TIMEOUT: Final = "timeout"
 CONNECT: Final = "connect timeout"
 HEARTBEAT: Final = "heartbeat lost"
@@ -90,6 +84,8 @@ class _Log:
     groups: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Size and own rank by communicator."""
     environment: dict[str, str] = field(default_factory=dict)
+    last_group: str = ""
+    """The communicator that was described last; the next line tells the place of the rank in it."""
     culprits: Counter[int] = field(default_factory=Counter)
     lines: int = 0
 
@@ -163,6 +159,16 @@ def _take(match: re.Match[str], log: _Log) -> None:
         if name is not None:
             log.groups[identifier[1] if identifier else ""] = (int(found[1]), int(found[2]))
         add("communicator", "create", name)
+    elif found := _TOPOLOGY.search(text):
+        # The size is what communicators of a rank table have in place of an entry line.
+        _, own = log.groups.get(found[1], (0, NULL))
+        log.groups[found[1]] = (int(found[2]), own)
+        log.last_group = found[1]
+        servers = [f"{found[at]} {name}" for at, name in ((3, "servers"), (4, "super pods")) if found[at]]
+        add("communicator", f"topology: {', '.join(servers)}" if servers else "topology", public_name(found[1]))
+    elif found := _PLACE.search(text):
+        if log.last_group in log.groups:
+            log.groups[log.last_group] = (log.groups[log.last_group][0], int(found[1]))
     elif _DESTROY.search(text):
         add("communicator", "destroy")
     elif found := _CALL.search(text):
@@ -177,6 +183,9 @@ def _take(match: re.Match[str], log: _Log) -> None:
         add("error", TIMEOUT, None if tag is None else _group(tag[1], log))
     elif _CONNECT.search(text):
         add("error", CONNECT)
+    elif level == "ERROR" and (phase := _PHASE.search(text)):
+        tag = _TAG.search(text)
+        add("error", f"{phase[1]}: {phase[2]}", None if tag is None else _group(tag[1], log))
     if level == "ERROR" and (code := _CODE.search(text)):
         add("error", code[1])
 
@@ -230,7 +239,7 @@ def _meta(unit: Unit, log: _Log, sources: tuple[Source, ...]) -> Meta:
     if log.culprits:
         ranks = ", ".join(str(rank) for rank, _ in log.culprits.most_common(8))
         warnings.append(f"the heartbeat names as the first to fail: rank {ranks}")
-    label = unit.label if own is None else f"{unit.label} (rank {own} of {world})"
+    label = unit.label if own is None or own == NULL else f"{unit.label} (rank {own} of {world})"
     meta = Meta(
         label=label, device=Device(vendor="Huawei", kind="npu"), groups=groups, environment=log.environment,
         settings=ProfilerSettings(producer=PRODUCER), sources=sources, warnings=tuple(warnings),
@@ -246,7 +255,9 @@ def meaning(name: str) -> str:
         return "a link to a peer could not be set up in time: a rank did not start, or the network is blocked"
     if name == HEARTBEAT:
         return "a rank no longer answers"
-    return MEANINGS.get(name, "see the list of error codes of CANN")
+    known = error_code(name)
+    about = known.about if known is not None else phase_about(name.rpartition(": ")[2])
+    return "see the list of error codes of CANN" if about is None else about.en
 
 
 PARSER: Final = Parser(name="plog", order=45, find=find, parse=parse)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ascend_perf.analyzers.communication_log import communication_log
+from ascend_perf.device import hccl_errors
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
 from ascend_perf.model.table import NULL
@@ -132,3 +133,36 @@ def test_any_message_is_passed_over(texts: list[str]) -> None:
     log = plog._Log()
     plog._read("\n".join([*(line(f"Entry-Hccl{text}") for text in texts), *LINES]), log)
     assert len(log.groups) >= 2
+
+
+def test_topology_and_place_of_communicators_of_a_rank_table(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        line("[Communicator Key Info]identifier[hccl_world_group] rankSize[16] serverNum[2] moduleNum[2] "
+             "superPodNum[1]"),
+        line("[LocalRank Key Info]userRank[5] hostIp[10.1.2.3] devicePhyId[5] server[node-b] deviceIp[192.168.1.1]"),
+    )
+
+    assert [(group.name, group.size) for group in trace.meta.groups] == [("hccl_world_group", 16)]
+    assert trace.meta.label.endswith("(rank 5 of 16)")
+    assert trace[t.LOG_EVENTS].text("name").to_list() == ["topology: 2 servers, 1 super pods"]
+    assert "10.1.2" not in repr(trace.meta) and "node-b" not in repr(trace.meta)
+
+
+def test_every_code_and_phase_of_the_table_is_said_in_the_trace(tmp_path: Path) -> None:
+    codes, phases = hccl_errors.known_codes(), hccl_errors.known_phases()
+    lines = [line(f"{code}: something", level="ERROR") for code in codes]
+    lines += [line(f"[InitGroupStage][{phase}][Host]failed", level="ERROR") for phase in phases]
+
+    said = read(tmp_path, *lines).meta.warnings
+
+    for code in codes:
+        known = hccl_errors.error_code(code)
+        assert known is not None
+        assert f"1 x {code}: {known.about.en}" in said
+    for phase in phases:
+        about = hccl_errors.phase_about(phase)
+        assert about is not None
+        names = ("heartbeat lost", f"InitGroupStage: {phase}")
+        assert any(f"1 x {name}: {about.en}" in said for name in names), phase
+    assert hccl_errors.error_code("EI9999") is None
