@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check lint types floors docs bench eval screenshots gallery browser clean
+.PHONY: help demo test slow check lint types floors docs bench eval eval-gate screenshots gallery browser clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: $(VENV)/.test ## Measure speed and memory of the analysis
 
 eval: $(VENV)/.test ## Plant faults of all kinds and print what the analysis finds of them (ARGS="--verbose")
 	$(BIN)/python -m tests.faults.evaluate $(ARGS)
+
+eval-gate: $(VENV)/.test ## Simulate launches with known slowdowns and print how often the gate is wrong (ARGS="--trials 200")
+	$(BIN)/python -m tests.gate.evaluate $(ARGS)
 
 screenshots: $(VENV)/.torch browser ## Take the pictures of the documentation from a report of our own workload
 	$(BIN)/python docs/make_screenshots.py

@@ -13,7 +13,9 @@ from ascend_perf.model.run import Fact
 from ascend_perf.units import Better, Unit
 
 CREATED = "2026-04-07T10:15:32+08:00"
-MACHINE: Mapping[str, Fact] = {"kind": "npu", "chip": "Ascend 910B3", "chip_count": 8, "cann": "8.0.RC2", "cpu": "Kunpeng"}
+MACHINE: Mapping[str, Fact] = {
+    "kind": "npu", "chip": "Ascend 910B3", "chip_count": 8, "cann": "8.0.RC2", "cpu": "Kunpeng",
+}  # fmt: skip
 
 
 def metric(name: str, value: float | None, unit: Unit = "items_per_s", better: Better = "higher") -> Metric:
@@ -21,8 +23,9 @@ def metric(name: str, value: float | None, unit: Unit = "items_per_s", better: B
 
 
 def launches(
-    count: int, step_ns: float = 1e7, *, wobble: float = 0.002, metrics: Sequence[Metric] = (), folder: str | None = None
-) -> tuple[Launch, ...]:
+    count: int, step_ns: float = 1e7, *, wobble: float = 0.002, metrics: Sequence[Metric] = (),
+    folder: str | None = None,
+) -> tuple[Launch, ...]:  # fmt: skip
     """Launches whose steps differ by known shares: launch i is slower by i * wobble / count, step j by j * 0.0001."""
     return tuple(
         Launch(
@@ -34,9 +37,9 @@ def launches(
 
 
 def benchmark(
-    name: str = "llm-pretrain/tiny/npu/1", *, of: Sequence[Launch] | None = None, counts: Mapping[str, int] | None = None,
-    config: Mapping[str, Fact] | None = None, origin: Literal["measured", "simulated"] = "measured",
-    op_stream: str | None = None, variant: str = "",
+    name: str = "llm-pretrain/tiny/npu/1", *, of: Sequence[Launch] | None = None,
+    counts: Mapping[str, int] | None = None, config: Mapping[str, Fact] | None = None,
+    origin: Literal["measured", "simulated"] = "measured", op_stream: str | None = None, variant: str = "",
 ) -> Benchmark:  # fmt: skip
     return Benchmark(
         name=name, workload="llm-pretrain", preset="tiny", device="npu", data_origin=origin, variant=variant,

@@ -44,10 +44,13 @@ class Scenario:
     """Chance of a launch to be 10 to 60 % slower as a whole: another job on the machine."""
 
 
-SCENARIOS: Final = tuple(
-    Scenario(launches=launches, step_cv=step_cv, launch_cv=launch_cv)
-    for launches in (5, 10) for step_cv in (0.01, 0.03) for launch_cv in (0.0, 0.01)
-) + (Scenario(launches=10, step_cv=0.01, launch_cv=0.01, disturbed=0.1),)  # fmt: skip
+SCENARIOS: Final = (
+    *(
+        Scenario(launches=launches, step_cv=step_cv, launch_cv=launch_cv)
+        for launches in (5, 10) for step_cv in (0.01, 0.03) for launch_cv in (0.0, 0.01)
+    ),
+    Scenario(launches=10, step_cv=0.01, launch_cv=0.01, disturbed=0.1),
+)  # fmt: skip
 
 
 def simulate(random: np.random.Generator, scenario: Scenario, slowdown: float) -> Launches:
@@ -139,7 +142,8 @@ def table(results: Sequence[Figures], trials: int) -> str:
         f"{' / '.join(f'{slowdown:.0%}' for slowdown in SLOWDOWNS)}. The first figure of a cell is false alarms. "
         f"Limit 3 %, tolerance 1 %, {STEPS} steps a launch.",
         "",
-        "| launches | step noise | launch noise | disturbed | " + " | ".join(RULES) + " | gate cannot tell | interval covers |",
+        f"| launches | step noise | launch noise | disturbed | {' | '.join(RULES)} | gate cannot tell "
+        "| interval covers |",
         "| ---: | ---: | ---: | ---: |" + " --- |" * len(RULES) + " --- | ---: |",
     ]
 

@@ -264,7 +264,8 @@ def test_a_benchmark_that_does_not_run_any_more_is_a_regression() -> None:
 
 
 def test_a_metric_that_vanished_is_no_pass() -> None:
-    with_rate = side(benchmark(of=launches(5, metrics=(metric("tokens_per_s", 1.0), metric("note", 1.0, "none", "none")))))
+    figures = (metric("tokens_per_s", 1.0), metric("note", 1.0, "none", "none"))
+    with_rate = side(benchmark(of=launches(5, metrics=figures)))
     verdict = judged(with_rate, side(benchmark(of=launches(5))))
     assert (verdict.exit_code, row(verdict, "tokens_per_s").outcome) == (4, "not_comparable")
     assert row(verdict, "note").outcome == "pass"  # nothing that decides

@@ -165,7 +165,10 @@ def test_annotations_cannot_be_injected() -> None:
 
 def test_a_long_comment_is_cut_and_stays_whole() -> None:
     rows = verdict_of().rows
-    many = tuple(replace(row, benchmark=f"{'名' * 300}{i}", details=("x" * 200,) * 20) for i in range(200) for row in rows)
+    many = tuple(
+        replace(row, benchmark=f"{'名' * 300}{place}", details=("x" * 200,) * 20)
+        for place in range(200) for row in rows
+    )  # fmt: skip
     text = comment.comment(verdict_of(rows=many))
     assert len(text.encode("utf-8")) <= comment.MAX_BYTES
     assert text.count("<details>") == text.count("</details>")
