@@ -1,4 +1,4 @@
-"""Run a suite: a fresh process for each run, variants interleaved, results written after each run, resumed after a stop.
+"""Run a suite: fresh processes for each run, variants interleaved, results kept after each run, resumed.
 
 DIR/results.json is the result file (docs/results.md), DIR/suite.yaml the suite as it was started, DIR/runs/NNNN the run
 directory of run NNNN, DIR/streams the snapshots of operators.
