@@ -5,11 +5,12 @@
 The program is examples/own_loop.py on the CPU, timed by a counter in its own `optimizer.step`, which is the same in all
 runs. Each run is a process of its own; per round each kind of run is made once, in turn.
 
-    step       median step without the profiler: behind the first ten, of a level also behind its recording
-    recorded   median step under the profiler; its ratio is to the steps of the same run, so that a change of the
-               machine between two runs does not enter; the median of the rounds, with the smallest and the largest
-    export     the step that waits for the trace to be written, less a step
-    command    the whole command
+    wall       median time of a step without the profiler: behind the first ten, of a level also behind its recording
+    cpu        the same in CPU time of the process, which other work on the machine changes less
+    recorded   median CPU time of a step under the profiler; its ratio is to the steps of the same run: the median of
+               the rounds, with the smallest and the largest
+    export     wall time of the step that waits for the trace to be written, less a step
+    command    wall time of the whole command
 
 The hook itself is also timed alone: a step that is not recorded, in a loop that does nothing else.
 """
@@ -40,7 +41,7 @@ def begin():
     class Told(torch.optim.AdamW):
         def step(self, *args, **kwargs):
             result = super().step(*args, **kwargs)
-            times.append(time.perf_counter_ns())
+            times.append((time.perf_counter_ns(), time.process_time_ns()))
             return result
     torch.optim.AdamW = Told
 begin()
@@ -54,7 +55,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 class Measured:
     """One run of the loop."""
 
-    step_ms: float
+    wall_ms: float
+    cpu_ms: float
     recorded_ms: float | None
     export_ms: float | None
     wall_s: float
@@ -77,17 +79,18 @@ def run(kind: str, folder: Path, arguments: argparse.Namespace) -> Measured:
     subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wall_s = time.perf_counter() - before
     ends = json.loads(target.read_text())
-    spans = [(later - earlier) / 1e6 for earlier, later in pairwise(ends)]  # span i is step i + 2
+    walls, cpus = ([(later[k] - earlier[k]) / 1e6 for earlier, later in pairwise(ends)] for k in (0, 1))
+    # Span i is step i + 2.
     if kind not in LEVELS:
-        return Measured(statistics.median(spans[SKIP:]), None, None, wall_s, 0)
+        return Measured(statistics.median(walls[SKIP:]), statistics.median(cpus[SKIP:]), None, None, wall_s, 0)
     # The counter stands inside of our wrapper: the span behind step n holds what we do at its end. Step SKIP + 1 warms
     # up (its span also starts the profiler), the next ones are recorded, and the span behind the last one exports.
-    recorded, after = spans[SKIP : SKIP + active], spans[SKIP + active + 1 :]
-    plain = statistics.median(after)
+    wall_ms = statistics.median(walls[SKIP + active + 1 :])
     traces = (folder / "run" / "trace").glob("*")
     return Measured(
-        step_ms=plain, recorded_ms=statistics.median(recorded), export_ms=spans[SKIP + active] - plain, wall_s=wall_s,
-        trace_bytes=sum(path.stat().st_size for path in traces),
+        wall_ms=wall_ms, cpu_ms=statistics.median(cpus[SKIP + active + 1 :]),
+        recorded_ms=statistics.median(cpus[SKIP : SKIP + active]), export_ms=walls[SKIP + active] - wall_ms,
+        wall_s=wall_s, trace_bytes=sum(path.stat().st_size for path in traces),
     )  # fmt: skip
 
 
@@ -119,13 +122,14 @@ def main() -> None:
                 found[kind].append(run(kind, Path(name), arguments))
     load = os.getloadavg()[0]
     print(f"{arguments.rounds} rounds of {arguments.steps} steps, width {arguments.width}, load {load:.1f}")
-    print(f"{'run':10}{'step':>10}{'recorded':>12}{'ratio':>21}{'export':>11}{'command':>10}{'trace':>10}")
+    print(f"{'run':10}{'wall':>10}{'cpu':>10}{'recorded':>12}{'ratio':>21}{'export':>11}{'command':>10}{'trace':>10}")
     for kind in kinds:
         rows = found[kind]
-        line = f"{kind:10}{statistics.median(row.step_ms for row in rows):7.2f} ms"
+        line = f"{kind:10}{statistics.median(row.wall_ms for row in rows):7.2f} ms"
+        line += f"{statistics.median(row.cpu_ms for row in rows):7.2f} ms"
         if kind in LEVELS:
             times = [row.recorded_ms or 0 for row in rows]
-            ratios = sorted(row / own.step_ms for row, own in zip(times, rows, strict=True))
+            ratios = sorted(row / own.cpu_ms for row, own in zip(times, rows, strict=True))
             line += f"{statistics.median(times):9.2f} ms"
             line += f"{statistics.median(ratios):7.2f}x ({ratios[0]:.2f}..{ratios[-1]:.2f})"
             line += f"{statistics.median(row.export_ms or 0 for row in rows):8.0f} ms"

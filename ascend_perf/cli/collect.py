@@ -205,7 +205,7 @@ def ranks_of(text: str) -> tuple[int, ...] | None:
         return None
     ranks: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         if found is None or int(found[2] or found[1]) < int(found[1]):
             raise UsageError(f"--ranks {text!r} is no list of ranks", hint="write 0,8-15 or all")
         ranks.update(range(int(found[1]), int(found[2] or found[1]) + 1))

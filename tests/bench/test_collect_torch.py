@@ -236,3 +236,32 @@ def test_a_job_of_torchrun_is_wrapped_once_and_each_rank_records_itself(tmp_path
     assert manifest.device_facts["recorded_ranks"] == 2
     report = json.loads((tmp_path / "run" / "report" / "report.json").read_text("utf-8"))
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+
+
+FAILS = """
+import os, sys, time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(400):
+    if os.environ["RANK"] == "1" and step == 12:
+        time.sleep(1)
+        sys.exit(3)
+    optimizer.zero_grad(); model(torch.randn(8, 16)).sum().backward(); optimizer.step()
+    if os.environ["RANK"] == "0" and step > 12: time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_the_trace_of_a_rank_survives_the_failure_of_another(tmp_path: Path) -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = record(tmp_path, FAILS, *launcher, steps=300)
+
+    assert (done.code, done.manifest.status) == (1, "failed")
+    by_rank = {process["rank"]: process for process in processes(done)}
+    assert by_rank[1]["recorded"] == 6  # steps 7 to 12 of the program
+    assert by_rank[0]["recorded"] > 6  # torchrun ended it with SIGTERM
+    assert [path.name for path in sorted((done.folder / "trace").iterdir())] == [
+        "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"
+    ]  # fmt: skip

@@ -153,3 +153,12 @@ def test_without_steps_afterwards_the_second_half_of_those_before_counts() -> No
 def test_a_step_of_a_job_is_as_long_as_on_its_slowest_rank() -> None:
     ranks = [{"before": [1, 5, 9], "after": [2]}, {"before": [3, 4], "after": []}]
     assert _step_times.slowest(ranks) == {"before": [3, 5], "after": [2]}
+
+
+def test_the_hook_is_shipped() -> None:
+    from ascend_perf.collectors.collect_plan import INJECTED
+    from tests.conftest import ROOT
+
+    assert [path.name for path in INJECTED.glob("*.py")] == ["sitecustomize.py"]
+    # It lies in a folder that is no package: without this it would not be in a wheel.
+    assert '"injected/*"' in (ROOT / "pyproject.toml").read_text("utf-8")
