@@ -239,19 +239,18 @@ def _moved(values: Floats, points: list[int], window: int) -> list[int]:
 
 
 def _costs(values: Floats, at: int) -> Floats:
-    """Squared distance from the means of both parts, of every split of bounded values; inf where one is too short.
+    """How badly each split fits two levels: the squared distances from them; inf where a part is too short.
 
-    Values are drawn in to three robust standard deviations outside the levels that a split at `at` has.
+    The levels are the medians beside the split `at`. Distances are in robust standard deviations and end at three,
+    so that an outlier beside the change point belongs to neither level rather than to the one it happens to be near.
     """
     levels = float(np.median(values[:at])), float(np.median(values[at:]))
     scale = robust_scale(np.concatenate([values[:at] - levels[0], values[at:] - levels[1]]))
-    bounded = np.clip(values, min(levels) - WINSOR * scale, max(levels) + WINSOR * scale) - levels[0]
+    left, right = (np.minimum(((values - level) / scale) ** 2, WINSOR**2) for level in levels)
     size = len(values)
     cost = np.full(size, np.inf)
     splits = np.arange(MIN_PART, size - MIN_PART + 1)
-    sums, squares = np.cumsum(bounded), float((bounded**2).sum())
-    left = sums[splits - 1]
-    cost[splits] = squares - left**2 / splits - (sums[-1] - left) ** 2 / (size - splits)
+    cost[splits] = np.cumsum(left)[splits - 1] + right.sum() - np.cumsum(right)[splits - 1]
     return cost
 
 
@@ -260,8 +259,7 @@ def _step(left: Floats, right: Floats, index: int) -> Step:
     middle, low, high = shift(left, right)
     values = np.concatenate([left, right])
     cost = _costs(values, n)
-    variance = max(float(cost[n]) / max(n + m - 2, 1), SCALE_FLOOR**2)
-    weight = np.exp(-(cost - cost.min()) / (2 * variance))
+    weight = np.exp(-(cost - cost.min()) / 2)
     earliest, latest = _most_of(weight / weight.sum(), n)
     return Step(
         index=index,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 import numpy as np
 import sqlalchemy as sa
@@ -56,6 +56,9 @@ class Filter:
     """A part of the name."""
     metric: str | None = None
     """The whole name."""
+
+
+ALL: Final = Filter()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,14 +197,14 @@ class Store:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def sets(self, wanted: Filter = Filter(), *, limit: int | None = None) -> list[StoredSet]:
+    def sets(self, wanted: Filter = ALL, *, limit: int | None = None) -> list[StoredSet]:
         """Result sets, the newest first."""
         query = sa.select(*_SET_COLUMNS).where(*_set_conditions(wanted))
         query = query.order_by(RESULT_SETS.c.at_s.desc(), RESULT_SETS.c.id.desc()).limit(limit)
         with self.database.reading() as connection:
-            return [_stored(row) for row in connection.execute(query)]
+            return [_stored(row._mapping) for row in connection.execute(query)]
 
-    def count(self, wanted: Filter = Filter()) -> int:
+    def count(self, wanted: Filter = ALL) -> int:
         """Number of result sets."""
         query = sa.select(sa.func.count()).select_from(RESULT_SETS).where(*_set_conditions(wanted))
         with self.database.reading() as connection:
@@ -213,7 +216,7 @@ class Store:
         with self.database.reading() as connection:
             for part in _chunks(sorted(set(identifiers))):
                 query = sa.select(*_SET_COLUMNS).where(RESULT_SETS.c.id.in_(part))
-                found.update({row.id: _stored(row) for row in connection.execute(query)})
+                found.update({row.id: _stored(row._mapping) for row in connection.execute(query)})
         return found
 
     def result_set(self, identifier: int) -> StoredSet:
@@ -237,11 +240,11 @@ class Store:
         )
         with self.database.reading() as connection:
             return [
-                (_series(row), Value(value=row.value, low=row.low, high=row.high, launches=row.launches))
+                (_series(row._mapping), Value(value=row.value, low=row.low, high=row.high, launches=row.launches))
                 for row in connection.execute(query)
             ]
 
-    def series(self, wanted: Filter = Filter()) -> list[Series]:
+    def series(self, wanted: Filter = ALL) -> list[Series]:
         """Series by suite, branch, machine, benchmark and metric. The commit of the filter means nothing here."""
         c = SERIES.c
         query = sa.select(*c).where(*_common_conditions(SERIES, wanted))
@@ -250,7 +253,7 @@ class Store:
         if wanted.metric is not None:
             query = query.where(c.metric == text_of(wanted.metric))
         with self.database.reading() as connection:
-            found = [_series(row) for row in connection.execute(query)]
+            found = [_series(row._mapping) for row in connection.execute(query)]
         # Sorted here: two databases sort texts in two ways.
         return sorted(found, key=lambda one: (one.key.suite, one.key.branch, one.key.machine, one.key.benchmark,
                                               one.key.metric, one.id))  # fmt: skip
@@ -509,22 +512,23 @@ def _set_conditions(wanted: Filter) -> list[sa.ColumnElement[bool]]:
     return conditions
 
 
-def _stored(row: sa.Row[Any]) -> StoredSet:
+def _stored(row: sa.RowMapping) -> StoredSet:
     return StoredSet(
-        id=row.id, suite=row.suite, branch=row.branch, commit=row.commit_id, created=row.created, at_s=row.at_s,
-        machine=row.machine, fingerprint=json.loads(row.fingerprint), benchmarks=row.benchmarks,
-        launches=row.launches, failed=row.failed, is_simulated=row.is_simulated, folder=row.folder,
-        report_url=row.report_url,
+        id=row["id"], suite=row["suite"], branch=row["branch"], commit=row["commit_id"], created=row["created"],
+        at_s=row["at_s"],
+        machine=row["machine"], fingerprint=json.loads(row["fingerprint"]), benchmarks=row["benchmarks"],
+        launches=row["launches"], failed=row["failed"], is_simulated=row["is_simulated"], folder=row["folder"],
+        report_url=row["report_url"],
     )  # fmt: skip
 
 
-def _series(row: sa.Row[Any]) -> Series:
+def _series(row: sa.RowMapping) -> Series:
     key = SeriesKey(
-        suite=row.suite, branch=row.branch, machine=row.machine, benchmark=row.benchmark, work=row.work,
-        metric=row.metric, unit=cast(Unit, row.unit), better=cast(Better, row.better), is_exact=row.is_exact,
-        is_simulated=row.is_simulated,
+        suite=row["suite"], branch=row["branch"], machine=row["machine"], benchmark=row["benchmark"], work=row["work"],
+        metric=row["metric"], unit=cast(Unit, row["unit"]), better=cast(Better, row["better"]),
+        is_exact=row["is_exact"], is_simulated=row["is_simulated"],
     )  # fmt: skip
-    return Series(id=row.id, key=key)
+    return Series(id=row["id"], key=key)
 
 
 def _columns(rows: NDArray[np.float64], last: int | None) -> dict[int, Points]:

@@ -6,13 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ascend_perf.history.edivisive import MAD_TO_SD, MIN_PART, SCALE_FLOOR, Step, find_steps, shift
-from ascend_perf.history.store import Decision, Filter, Points, Series, Store, StoredSet
+from ascend_perf.history.store import ALL, Decision, Filter, Points, Series, Store, StoredSet
 from ascend_perf.model.result import MUST_AGREE
 from ascend_perf.model.run import Fact
 from ascend_perf.model.trend import Change, Direction, Result, State, Trend, TrendBook
@@ -30,7 +31,7 @@ MAX_EXACT_RATIO: Final = 0.2
 """An exact figure that changes more often (by value) is not exact in truth, and is judged like a noisy one."""
 
 
-def trends_of(store: Store, wanted: Filter = Filter(), *, last: int | None = None) -> TrendBook:
+def trends_of(store: Store, wanted: Filter = ALL, *, last: int | None = None) -> TrendBook:
     """Trends of all series that a filter means.
 
     Args:
@@ -108,7 +109,7 @@ def levels(values: NDArray[np.float64], bounds: Sequence[int]) -> tuple[float, .
     """For each value the median of those between the same two change points."""
     made: list[float] = []
     edges = [0, *bounds, len(values)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         if end > start:
             made += [float(np.median(values[start:end]))] * (end - start)
     return tuple(made)
@@ -125,7 +126,7 @@ def rolling_z(values: NDArray[np.float64], bounds: Sequence[int], window: int = 
     """
     z: NDArray[np.float64] = np.full(len(values), np.nan)
     edges = [0, *bounds, len(values)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         part = values[start:end]
         at = start + np.flatnonzero(part > 0)
         logs = np.log(values[at])
