@@ -1,4 +1,5 @@
-"""Results of `vllm bench serve --save-result`: the figures of a benchmark, and its requests with `--save-detailed`.
+"""Results of `vllm bench serve --save-result`: the figures of a benchmark, and its requests with `--save-detailed`;
+of `vllm bench throughput` and `vllm bench latency` (`--output-json`): their figures.
 
 Texts of prompts and answers, names of models and addresses are not carried over. Times of arrival are not in the file.
 
@@ -34,12 +35,19 @@ MAX_RESULTS: Final = 1000
 TOLERANCE_RATIO: Final = 0.001
 """Figures that we compute from the requests agree with the printed ones to this. Status: assumed."""
 
-_KEYS: Final = (b'"request_throughput"', b'"completed"', b'"duration"')
+_KEYS: Final = (
+    (b'"request_throughput"', b'"completed"', b'"duration"'),
+    (b'"elapsed_time"', b'"num_requests"', b'"tokens_per_second"'),
+    (b'"avg_latency"', b'"latencies"', b'"percentiles"'),
+)
+"""Keys of serve, throughput and latency."""
+_MARKS: Final = frozenset({"request_throughput", "tokens_per_second", "avg_latency"})
 _FIGURE: Final = re.compile(
     r"(?:mean|median|std|p\d{1,2}(?:\.\d+)?)_(?:ttft|tpot|itl|e2el)_ms|(?:request|output|total_token)_(?:throughput|goodput)"
     r"|duration|completed|failed|total_(?:input|output)_tokens|num_prompts|max_concurren(?:cy|t_requests)"
-    r"|max_output_tokens_per_s"
+    r"|max_output_tokens_per_s|elapsed_time|num_requests|total_num_tokens|(?:requests|tokens)_per_second|avg_latency"
 )
+_PERCENT: Final = re.compile(r"\d{1,2}(?:\.\d+)?|100", re.ASCII)
 _NOT_JSON: Final = re.compile(rb"(?<=[:\[,\s])(?:-?Infinity|NaN)(?=[,\]}\s])")
 
 
@@ -56,7 +64,9 @@ class _Result(msgspec.Struct):
 def is_result(entry: FileEntry) -> bool:
     """Whether a file is a result of the benchmark: by its keys."""
     head = entry.head
-    return head.lstrip()[:1] == b"{" and b"\0" not in head[:1024] and all(key in head for key in _KEYS)
+    if head.lstrip()[:1] != b"{" or b"\0" in head[:1024]:
+        return False
+    return any(all(key in head for key in keys) for keys in _KEYS)
 
 
 def find(folder: Folder) -> list[Unit]:
@@ -105,7 +115,7 @@ def _decoded(text: bytes, kind: type[_T]) -> _T | None:
 def _figures(text: bytes) -> dict[str, float] | None:
     """Figures by name; None when the text is no result."""
     raw = _decoded(text, dict[str, msgspec.Raw])
-    if raw is None or "request_throughput" not in raw:
+    if raw is None or _MARKS.isdisjoint(raw):
         return None
     found = {}
     for name, value in raw.items():
@@ -116,6 +126,11 @@ def _figures(text: bytes) -> dict[str, float] | None:
                 continue
             if np.isfinite(number):
                 found[name] = number
+    # Seconds by percent, {"10": 1.23}; the text writes them as numbers or as words.
+    percentiles = _decoded(bytes(raw["percentiles"]), dict[str, float]) if "percentiles" in raw else None
+    for percent, seconds in (percentiles or {}).items():
+        if _PERCENT.fullmatch(percent) and np.isfinite(seconds):
+            found[f"p{percent}_latency"] = seconds
     return found
 
 

@@ -125,3 +125,28 @@ def test_any_times(ttfts: list[float | None]) -> None:
     assert len(table) == len(good)
     assert sum(drop.count for drop in dropped) == len(ttfts) - len(good)
     assert (table.ints("first_token_ns") > 0).all()
+
+
+def figures_of(trace: Trace) -> dict[str | None, float]:
+    table = trace[t.SERVICE_FIGURES]
+    return dict(zip(table.text("name"), table.floats("value").tolist(), strict=True))
+
+
+def test_results_of_throughput_and_latency(tmp_path: Path) -> None:
+    throughput = {
+        "elapsed_time": 20.5, "num_requests": 100, "total_num_tokens": 41000, "requests_per_second": 4.878,
+        "tokens_per_second": 2000.0,
+    }  # fmt: skip
+    latency = {
+        "avg_latency": 1.25, "latencies": [1.0, 1.5], "percentiles": {"10": 1.05, "50": 1.25, "99": 1.495, "x": 3.0},
+    }  # fmt: skip
+
+    (one,) = read(tmp_path / "throughput.json", json.dumps(throughput, indent=4))
+    (other,) = read(tmp_path / "latency.json", json.dumps(latency))
+
+    assert figures_of(one) == throughput
+    assert figures_of(other) == {"avg_latency": 1.25, "p10_latency": 1.05, "p50_latency": 1.25, "p99_latency": 1.495}
+    outcome = serving.run_on_run(Run(traces=(one,)))
+    assert outcome.status == "done", outcome.reason
+    (table,) = [table for table in outcome.tables if table.name == "serving-figures"]
+    assert "tokens_per_second" in table.data[1]
