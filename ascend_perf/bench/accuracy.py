@@ -94,7 +94,7 @@ def compare(request: Request, *, prepare: Callable[[nn.Module], None] = lambda m
     alone: list[Difference] = []
     if reference.is_whole:
         recording, forced, _ = _step(workload, tested, device, prepare=prepare, start=start, reference=reference)
-        alone = only_innermost(differences(recording, reference), _model(forced))
+        alone = only_innermost(differences(recording, reference), _model(workload.name, forced))
     rows = differences(free, reference)
     return Comparison(
         workload=workload.name, preset=request.preset, device=device, dtype=program.dtype, reference=request.reference,
@@ -133,7 +133,7 @@ def _step(
 
     program = workload.build(settings.config, _spec.Place(device=device), settings.plan.seed)
     try:
-        model = _model(program)
+        model = _model(workload.name, program)
         if start is None:
             start = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
         else:
@@ -148,12 +148,12 @@ def _step(
     return recording, program, start
 
 
-def _model(program: _spec.Program) -> nn.Module:
+def _model(name: str, program: _spec.Program) -> nn.Module:
     from torch import nn
 
     if not isinstance(program.model, nn.Module):
         raise UsageError(
-            "this workload has no model whose modules could be compared",
+            f"{name} has no model whose modules could be compared",
             hint="take one that trains or classifies: llm-pretrain, moe-pretrain, bert-clue, resnet50-infer ...",
         )
     return program.model

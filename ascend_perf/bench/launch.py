@@ -37,6 +37,8 @@ from ascend_perf.workloads._model_config import read_config
 TRACE_FOLDER: Final = "trace"
 TELEMETRY_FILE: Final = "telemetry.csv"
 SERIES_FILE: Final = "training.jsonl"
+KILLED: Final = "killed before it could say more, or still running"
+"""The problem of a run as long as nothing else is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,8 @@ def launch(
     with RunFolder(folder or default_folder(request, now), force) as where, _terminated():
         attempt = _Attempt(request, workload, now, where.path, on_notice)
         try:
+            # What is left of a run whose command is killed at once says at least what it was.
+            manifests.write_manifest(where.path, attempt.manifest("interrupted", KILLED))
             attempt.run()
             manifest = attempt.manifest("complete", "")
         except (Exception, KeyboardInterrupt) as error:

@@ -49,10 +49,19 @@ def test_llm_pretrain_leaves_manifest_trace_and_telemetry(tmp_path: Path) -> Non
     pytest.importorskip("torch")
     notices: list[Notice] = []
     folder = tmp_path / "run"
+    meanwhile: set[tuple[str, str]] = set()
+
+    def on_notice(notice: Notice) -> None:
+        notices.append(notice)
+        there = read_manifest(folder)
+        meanwhile.add((there.status, there.problem))
 
     where, manifest = launch(
-        Request(workload="llm-pretrain", overrides=FAST_LLM, device="cpu"), folder=folder, on_notice=notices.append
+        Request(workload="llm-pretrain", overrides=FAST_LLM, device="cpu"), folder=folder, on_notice=on_notice
     )
+
+    # Who kills the command leaves this.
+    assert meanwhile == {("interrupted", "killed before it could say more, or still running")}
 
     assert where == folder
     assert read_manifest(folder) == replace(manifest, path="manifest.json")
