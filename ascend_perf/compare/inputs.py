@@ -45,11 +45,13 @@ class Input:
 
     def trace(self, rank: int | None = None) -> Trace | None:
         """The rank whose calls are compared: the one asked for, else the first that has calls of the host and kernels,
-        else the first with kernels; None for results."""
+        else the first with kernels; where the model runs on the CPU, the first with calls. None: there is none."""
         if self.run is None:
             return None
-        traces = [t for t in self.run.traces if len(t[KERNELS]) and (rank is None or t.meta.rank == rank)]
-        return next((t for t in traces if len(t[HOST_OPS])), traces[0] if traces else None)
+        traces = [t for t in self.run.traces if rank is None or t.meta.rank == rank]
+        with_kernels = [t for t in traces if len(t[KERNELS])]
+        calls = next((t for t in with_kernels or traces if len(t[HOST_OPS])), None)
+        return calls if calls is not None else next(iter(with_kernels), None)
 
 
 def machine(fingerprint: dict[str, Fact], device: str = "") -> DeviceSpec | None:

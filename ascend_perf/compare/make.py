@@ -110,7 +110,7 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
     for letter, one in zip(LETTERS, inputs, strict=False):
         trace = one.trace(rank)
         if rank is not None and trace is None:
-            raise UsageError(f"rank {rank} has no kernels in {letter} ({one.label})")
+            raise UsageError(f"rank {rank} has no kernels and no calls in {letter} ({one.label})")
         sides.append(_Side(letter=letter, input=one, trace=trace, calls=HostCalls.of(trace) if trace else None))
     unlike: list[Unlike] = []
     pairs: list[Pair] = []
@@ -119,6 +119,12 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
         where = f"{base.letter}/{side.letter}" if len(sides) > 2 else ""
         unlike += _unlike_runs(base, side, where)
         if base.calls is not None and side.calls is not None and base.trace is not None and side.trace is not None:
+            if base.calls.is_host != side.calls.is_host:
+                on = base.letter if base.calls.is_host else side.letter
+                unlike.append(Unlike(is_grave=True, what=Words(
+                    f"{on} ran on the CPU: its times are of calls of the host, the other side's of tasks of a device",
+                    f"{on} 在 CPU 上运行：其耗时为 Host 调用耗时，另一侧为 Device 任务耗时",
+                )))  # fmt: skip
             pair = pair_of(base.calls, side.calls, letters=(base.letter, side.letter))
             unlike += unlike_traces(pair.diff, base.trace, side.trace)
             pairs.append(pair)
@@ -135,6 +141,7 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
         suffix = "" if len(pairs) == 1 else f" · {pair.letters[0]} / {pair.letters[1]}"
         key = "" if len(pairs) == 1 else f"-{pair.letters[1].lower()}"
         sections += [
+            None if pair.is_host else
             _section(f"classes{key}", Words(f"Classes of operators{suffix}", f"算子类别{suffix}"), pair.tables[:1]),
             _section(f"operators{key}", Words(f"Operators{suffix}", f"算子{suffix}"), pair.tables[1:2]),
             _section(f"calls{key}", Words(f"Call by call{suffix}", f"逐调用{suffix}"), pair.tables[2:]),
@@ -207,10 +214,14 @@ def _of_trace(trace: Trace) -> dict[str, Measured]:
         made["profiled_step_time"] = Measured(values=(float(bar.total_ns),), unit="ns", better="lower")
         made["steps_per_s"] = Measured(values=(1e9 / bar.total_ns,), unit="items_per_s", better="higher")
         made["device_idle_ratio"] = Measured(values=(idle / bar.total_ns,), unit="ratio", better="lower")
+    at = _steps.representative(trace, windows)
+    if bar is None and at is not None:
+        made["profiled_step_time"] = Measured(values=(float(windows.span_ns(at)),), unit="ns", better="lower")
     steps = max(1, len(windows))
     kernels = trace[KERNELS]
     inside = _steps.membership(trace, kernels, windows) >= 0
-    made["kernels_per_step"] = Measured(values=(float(inside.sum()) / steps,), unit="count", better="lower")
+    if len(kernels):
+        made["kernels_per_step"] = Measured(values=(float(inside.sum()) / steps,), unit="count", better="lower")
     return made
 
 
@@ -280,12 +291,13 @@ def _answer(sides: Sequence[_Side], pairs: Sequence[Pair], bars: Sequence[StepBa
         ][:2]  # fmt: skip
         more_en = f"; most of the difference: {', '.join(most)}" if most else ""
         more_zh = f"；差异主要来自：{'、'.join(most)}" if most else ""
+        what = "Time of calls of the host" if pair.is_host else "Device time"
         main_en.append(
-            f"Device time is {_times(diff.total_b_ns, diff.total_a_ns)} "
+            f"{what} is {_times(diff.total_b_ns, diff.total_a_ns)} "
             f"({format_ns(diff.total_a_ns)} → {format_ns(diff.total_b_ns)}){more_en}."
         )
         main_zh.append(
-            f"Device 耗时为 {_x(diff.total_b_ns, diff.total_a_ns)} 倍"
+            f"{'Host 调用' if pair.is_host else 'Device '}耗时为 {_x(diff.total_b_ns, diff.total_a_ns)} 倍"
             f"（{format_ns(diff.total_a_ns)} → {format_ns(diff.total_b_ns)}）{more_zh}。"
         )
     if not main_en:

@@ -48,6 +48,8 @@ class Pair:
     tables: tuple[ResultTable, ...]
     letters: tuple[str, str]
     points: tuple[Words, ...]
+    is_host: bool = False
+    """Whether times are those of calls of the host: the model runs on the CPU."""
 
 
 def pair_of(a: Trace | HostCalls, b: Trace | HostCalls, *, letters: tuple[str, str] = ("A", "B")) -> Pair:
@@ -66,6 +68,7 @@ class _Maker:
         letters: tuple[str, str],
     ) -> None:  # fmt: skip
         self.diff, self.letters = diff, letters
+        self.is_host = a.is_host and b.is_host
         self.spec_a, self.spec_b = spec_a, spec_b
         self.work_a = task_work(a.trace, diff.a, spec_a, spec_b)
         self.work_b = task_work(b.trace, diff.b, spec_a, spec_b)
@@ -84,7 +87,7 @@ class _Maker:
     def pair(self) -> Pair:
         return Pair(
             diff=self.diff, rows=self.rows, expected=self.expected, classes=self.classes, letters=self.letters,
-            tables=(self._classes(), self._operators(), self._calls()), points=self._points(),
+            tables=(self._classes(), self._operators(), self._calls()), points=self._points(), is_host=self.is_host,
         )  # fmt: skip
 
     def _expected(self, rows_a: Ints, rows_b: Ints, count: int) -> Expected:

@@ -68,12 +68,17 @@ class HostCalls:
     trace: Trace
     nest: HostNest
     tasks: Tasks
+    is_host: bool = False
+    """Whether the tasks are the calls of the host themselves: the model runs on the CPU."""
 
     @classmethod
     def of(cls, trace: Trace) -> HostCalls:
-        """Of one rank."""
+        """Of one rank. Where the model runs on the CPU each call is a task of its own time."""
         nest = host_nest(trace)
-        return cls(trace=trace, nest=nest, tasks=all_tasks(trace, nest))
+        tasks = all_tasks(trace, nest)
+        if trace.meta.device.kind == "cpu" and not len(tasks.dur_ns) and len(nest):
+            return cls(trace=trace, nest=nest, tasks=_own_time(trace, nest), is_host=True)
+        return cls(trace=trace, nest=nest, tasks=tasks)
 
     def kinds(self) -> frozenset[str]:
         """Which of module, op and range led to tasks."""
@@ -86,6 +91,27 @@ class HostCalls:
         return frozenset(
             label_of(name, CODE["range"]) for name in self.nest.name.take(used).compact().values if name
         )  # fmt: skip
+
+
+def _own_time(trace: Trace, nest: HostNest) -> Tasks:
+    """The time of each call in each step without that of the calls below it. What falls between calls is in none."""
+    windows = _steps.step_windows(trace)
+    rows, times, steps = [], [], []
+    inner = np.flatnonzero(nest.parent >= 0)
+    for step in range(len(windows)):
+        low, high = windows.window(step)
+        own = np.clip(np.minimum(nest.ends, high) - np.maximum(nest.starts, low), 0, None)
+        below = own[inner]
+        np.subtract.at(own, nest.parent[inner], below)
+        picked = np.flatnonzero(own > 0)
+        rows.append(picked)
+        times.append(own[picked])
+        steps.append(np.full(len(picked), step, np.int64))
+    at = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    return Tasks(
+        name=nest.name.take(at), kind=nest.kind[at], dur_ns=np.concatenate(times) if times else at, launch=at,
+        step=np.concatenate(steps) if steps else at, row=nest.source[at],
+    )  # fmt: skip
 
 
 def label_of(name: str, kind: int) -> str:
@@ -180,7 +206,7 @@ def _chosen(calls: HostCalls, step: int | None) -> tuple[int | None, Tasks]:
     """The step, None for the whole recording, and its tasks."""
     windows = _steps.step_windows(calls.trace)
     at = step if step is not None else _steps.representative(calls.trace, windows)
-    if len(windows) <= 1 or at is None:
+    if at is None or (len(windows) <= 1 and not calls.is_host):
         return None, calls.tasks
     return at, calls.tasks.taken(_of_step(calls, at))
 
@@ -200,6 +226,8 @@ def _of_step(calls: HostCalls, step: int) -> Bools:
     starts, durations = steps.ints("host_start_ns"), steps.ints("host_dur_ns")
     windows = _steps.step_windows(trace)
     own = tasks.step == step
+    if calls.is_host:
+        return np.asarray(own, bool)
     # One row of `steps` is one window, in order of start, unless a row has no time.
     if len(steps) != len(windows) or bool(((starts == NULL) | (durations == NULL)).any()):
         return np.asarray(own, bool)

@@ -1,4 +1,4 @@
-"""The page of a comparison in a real browser: nothing fetched, no error, fits, accessible, in both themes and languages."""
+"""The page of a comparison in a real browser: nothing fetched, no error, it fits, in both themes and languages."""
 
 from __future__ import annotations
 

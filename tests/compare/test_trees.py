@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from ascend_perf import pipeline
 from ascend_perf.analyzers._flame_tree import CODE
 from ascend_perf.compare.trees import NOT_ATTRIBUTED, TreeDiff, changes, diff_traces, split
-from ascend_perf.model.trace import Trace
+from ascend_perf.model.trace import Device, Meta, Trace
 from tests.conftest import build_table
 
 Make = Callable[..., Trace]
@@ -104,6 +104,45 @@ def test_a_step_of_several_holds_what_was_launched_in_it() -> None:
     assert told(diff) == {("op2",): ("a", 1, 0, 8, 0), ("op3",): ("b", 0, 1, 0, 5)}
 
 
+def test_kernels_without_calls_of_the_host_are_aligned_by_type() -> None:
+    def table(*rows: tuple[str, int]) -> Trace:
+        return Trace({"kernels": build_table("kernels", [
+            {"name": f"k{i}", "op_type": kind, "start_ns": 100 * i, "dur_ns": dur, "core": "AIC"}
+            for i, (kind, dur) in enumerate(rows)
+        ])})  # fmt: skip
+
+    a = table(("MatMulV3", 10), ("Cast", 3), ("MatMulV3", 10))
+    b = table(("MatMulV3", 14), ("MatMulV3", 14), ("Add", 2))
+    assert told(diff_traces(a, b)) == {
+        ("MatMulV3",): ("both", 2, 2, 20, 28), ("Cast",): ("a", 1, 0, 3, 0), ("Add",): ("b", 0, 1, 0, 2),
+    }  # fmt: skip
+
+
+def test_a_model_on_the_cpu_is_compared_by_the_own_time_of_its_calls() -> None:
+    def step(matmuls: int, sleep: int) -> Trace:
+        # data (sleep) | forward: 5 before, `matmuls` products of 40 with 2 between them, in forward 3 after
+        ops = [{"name": "aten::mm", "start_ns": sleep + 5 + 42 * i, "dur_ns": 40, "thread": 1} for i in range(matmuls)]
+        end = sleep + 5 + 42 * matmuls + 3
+        events = [
+            {"name": "data::batch", "kind": "user", "start_ns": 0, "dur_ns": sleep, "thread": 1},
+            {"name": "forward", "kind": "user", "start_ns": sleep, "dur_ns": end - sleep, "thread": 1},
+        ]
+        steps = [{"step_id": 1, "start_ns": 0, "dur_ns": end, "host_start_ns": 0, "host_dur_ns": end}]
+        return Trace({
+            "host_ops": build_table("host_ops", ops), "host_events": build_table("host_events", events),
+            "steps": build_table("steps", steps),
+        }, Meta(device=Device(kind="cpu")))  # fmt: skip
+
+    # An extra product and a slow data path: both are the rows that explain it.
+    diff = diff_traces(step(2, 10), step(3, 70))
+    assert told(diff) == {
+        ("data::batch",): ("both", 1, 1, 10, 70), ("forward", "aten::mm"): ("both", 2, 3, 80, 120),
+        ("forward",): ("both", 1, 1, 5 + 2 * 2 + 3, 5 + 3 * 2 + 3),
+    }  # fmt: skip
+    top = [(change.path[-1], change.parts.count_ns, change.parts.mean_ns) for change in changes(diff, 2)]
+    assert top == [("data::batch", 0, 60), ("aten::mm", 40, 0)]
+
+
 def calls() -> st.SearchStrategy[tuple[Call, ...]]:
     names = st.sampled_from(["linear", "addmm", "copy_", "cudnn", "npu"])
     own = st.lists(st.integers(1, 1000), max_size=2).map(tuple)
@@ -134,7 +173,8 @@ def test_the_rows_of_a_side_add_up_to_the_time_of_its_tasks(
     assert sum(row.time_a_ns for row in rows) == diff.total_a_ns
     assert sum(row.time_b_ns for row in rows) == diff.total_b_ns
     assert all(row.parts.count_ns + row.parts.mean_ns == row.time_b_ns - row.time_a_ns for row in rows)
-    assert int(diff.rows.self_a_ns[1]) == sum(lost_a)
+    # Where one side has no calls that led to kernels, the kernels themselves are aligned: nothing is left over.
+    assert int(diff.rows.self_a_ns[1]) == (sum(lost_a) if diff.kinds else 0)
     # Totals with what is below: the step and what is not attributed hold everything.
     assert int(diff.rows.total_a_ns[:2].sum()) == diff.total_a_ns
     assert all(row.time_a_ns == 0 for row in rows if row.side == "b")
