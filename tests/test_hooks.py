@@ -88,6 +88,7 @@ def test_a_step_without_collect_does_nothing() -> None:
     hooks.step()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_npu_is_recorded_raw_and_parsed_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")

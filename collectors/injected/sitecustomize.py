@@ -31,7 +31,7 @@ def _activate() -> None:
 
         what = f"the hook could not be loaded into {sys.executable}: {type(error).__name__}: {error}"
         if isinstance(error, ModuleNotFoundError):
-            what = f"the Python of the program has no {error.name}"
+            what = f"the Python of the program has no {(error.name or 'ascend_perf').partition('.')[0]}"
         line = {"event": "problem", "pid": os.getpid(), "what": what, "hint": "pip install ascend-perf into it"}
         try:
             with open(os.path.join(told, f"told-{os.getpid()}.jsonl"), "a") as file:

@@ -99,6 +99,7 @@ def test_a_crash_while_recording_leaves_the_trace(tmp_path: Path) -> None:
     assert read_manifest(done.folder).status == "failed"
 
 
+@pytest.mark.slow
 def test_a_kill_while_recording_is_told_from_other_ends(tmp_path: Path) -> None:
     done = record(tmp_path, TRAINS + "os.kill(os.getpid(), signal.SIGKILL)", steps=50)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ascend_perf.bench.collected import processes_of
 from ascend_perf.collectors import _step_times
 from ascend_perf.collectors._activation import SWITCH_AFTER, Steps
 
@@ -153,6 +158,40 @@ def test_without_steps_afterwards_the_second_half_of_those_before_counts() -> No
 def test_a_step_of_a_job_is_as_long_as_on_its_slowest_rank() -> None:
     ranks = [{"before": [1, 5, 9], "after": [2]}, {"before": [3, 4], "after": []}]
     assert _step_times.slowest(ranks) == {"before": [3, 5], "after": [2]}
+
+
+def test_a_python_without_ascend_perf_starts_and_says_so(tmp_path: Path) -> None:
+    from ascend_perf.collectors.collect_plan import INJECTED
+
+    hook = INJECTED / "sitecustomize.py"
+    source = f"""
+import runpy, sys
+sys.modules["ascend_perf"] = None  # as if it were not installed
+runpy.run_path({str(hook)!r})
+print("the program runs")
+"""
+    variables = {**os.environ, "ASCEND_PERF_COLLECT": str(tmp_path / "settings.json")}
+
+    done = subprocess.run([sys.executable, "-c", source], env=variables, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "the program runs\n"
+    (process,) = processes_of(tmp_path)
+    assert process.problems == [("the Python of the program has no ascend_perf", "pip install ascend-perf into it")]
+    assert (tmp_path / "python-seen").exists()
+
+
+def test_settings_that_cannot_be_read_do_not_end_the_program(tmp_path: Path) -> None:
+    from ascend_perf.collectors.collect_plan import INJECTED
+
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INJECTED)}
+    variables["ASCEND_PERF_COLLECT"] = str(tmp_path / "absent.json")
+
+    done = subprocess.run(
+        [sys.executable, "-c", "print('runs')"], env=variables, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "runs\n"
+    assert "names no settings of ours" in processes_of(tmp_path)[0].problems[0][0]
 
 
 def test_the_hook_is_shipped() -> None:
