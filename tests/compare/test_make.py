@@ -33,7 +33,8 @@ def layers(
     origin: str = "measured", kernel: str = "sm90_gemm", names: tuple[str, str] = ("aten::mm", "aten::add"),
 ) -> Trace:  # fmt: skip
     """A step of `count` layers: a product of (tokens, 1024) x (1024, 1024), and a sum of (tokens, 1024)."""
-    ops, kernels = [], []
+    ops: list[dict[str, object]] = []
+    kernels: list[dict[str, object]] = []
     for layer in range(count):
         at = 1000 * layer
         for place, name in enumerate(names):
