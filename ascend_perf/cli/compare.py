@@ -12,7 +12,7 @@ from ascend_perf.cli._progress import spinner
 from ascend_perf.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ascend_perf.compare.inputs import Input
     from ascend_perf.model.comparison import Comparison
@@ -57,7 +57,7 @@ def command(
     if out is not None:
         _check_folder(out, chosen, force)
     with spinner() as progress:
-        inputs = [_read(path, progress) for path in paths]
+        inputs = [_read(path, label, progress) for path, label in zip(paths, labels(paths), strict=True)]
         progress("comparing")
         comparison = compare(inputs, force=force, simulated=simulated, rank=rank)
     click.echo(text(comparison, lang))
@@ -83,12 +83,22 @@ def _check_folder(out: Path, formats: tuple[str, ...], force: bool) -> None:
         raise UsageError(f"{there[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
 
 
-def _read(path: Path, progress: Callable[[str], None]) -> Input:
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Names of the inputs; where they are equal, with their folder's. Never more: paths hold names of users."""
+    whole = [path.resolve() for path in paths]
+    names = [path.name for path in whole]
+    homes = {Path("/home"), Path("/Users"), Path.home().parent}
+    return [
+        f"{path.parent.name}/{name}" if names.count(name) > 1 and path.parent.parent not in homes else name
+        for path, name in zip(whole, names, strict=True)
+    ]
+
+
+def _read(path: Path, label: str, progress: Callable[[str], None]) -> Input:
     from ascend_perf import pipeline
     from ascend_perf.compare.inputs import Input
     from ascend_perf.result_files import is_result_file, read_results
 
-    label = "/".join(path.resolve().parts[-2:])
     progress(f"reading {path.name}")
     if is_result_file(path):
         return Input(label=label, results=read_results(path))

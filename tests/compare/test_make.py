@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ascend_perf import pipeline
+from ascend_perf.cli.compare import labels
 from ascend_perf.compare.inputs import Input
 from ascend_perf.compare.make import NotComparable, compare
 from ascend_perf.compare.pair import pair_of, step_bar
@@ -176,6 +177,12 @@ def test_result_files_by_the_command(tmp_path: Path, command: Callable[..., Said
     assert command("compare", a).code == 2
     assert command("compare", a, tmp_path / "none.json").code == 3
     assert command("compare", a, b, "-o", tmp_path / "out", "--format", "md").code == 2
+
+
+def test_labels_hold_no_names_of_users() -> None:
+    assert labels([Path("/data/h100/x.json"), Path("/data/mi300/x.json")]) == ["h100/x.json", "mi300/x.json"]
+    assert labels([Path("/home/alice/run"), Path("/home/bob/run")]) == ["run", "run"]
+    assert labels([Path("/home/alice/a"), Path("/srv/b")]) == ["a", "b"]
 
 
 @pytest.fixture(scope="module")
