@@ -18,6 +18,8 @@ from ascend_perf.plugins import columns_of, job_analyzer
 NAME: Final = "telemetry"
 STEP_ROWS: Final = "steps of the profile"
 MAX_DEVICES: Final = 64
+MAX_PHASES: Final = 16
+"""Further ones are none of a run of ours."""
 
 
 @job_analyzer(
@@ -36,15 +38,17 @@ def telemetry(run: Run) -> Result:
     metrics: list[Metric] = []
     rows: list[dict[str, object]] = []
     window = _profiled(run)
+    left = 0
     for trace in run.traces:
         if trace.has(TELEMETRY):
             rows += _rows(trace[TELEMETRY], window)
+            left += max(0, len(trace[TELEMETRY].text("device").compact().values) - MAX_DEVICES)
     measured = [row for row in rows if row["phase"] == "measured" and row["energy"] is not None]
     for row in measured[:MAX_DEVICES]:
         name = str(row["device"])
         metrics.append(Metric(name=f"energy_{name}", value=_number(row["energy"]), unit="joule", better="lower"))
         metrics.append(Metric(name=f"power_mean_{name}", value=_number(row["power"]), unit="watt", better="lower"))
-    return Result(metrics=tuple(metrics), tables=(_table(rows),))
+    return Result(metrics=tuple(metrics), tables=(_table(rows, left),))
 
 
 def _profiled(run: Run) -> tuple[int, int] | None:
@@ -61,39 +65,39 @@ def _profiled(run: Run) -> tuple[int, int] | None:
 
 
 def _rows(table: Table, window: tuple[int, int] | None) -> list[dict[str, object]]:
-    devices, phases = table.text("device"), table.text("phase")
-    time = table.ints("time_ns")
+    devices = table.text("device")
     rows = []
-    for device in devices.compact().values:
-        own = devices.equals(device)
-        for phase in dict.fromkeys(name for name in phases.to_list() if name):
-            inside = own & phases.equals(phase)
-            if inside.any():
-                span = int(time[inside].min()), int(time[inside].max())
-                rows.append(_row(table, device, phase, own, inside, span))
+    for device in devices.compact().values[:MAX_DEVICES]:
+        own = table.select(devices.equals(device))
+        time, phases = own.ints("time_ns"), own.text("phase")
+        for phase in phases.compact().values[:MAX_PHASES]:
+            inside = phases.equals(phase)
+            if phase and inside.any():
+                rows.append(_row(own, device, phase, inside, (int(time[inside].min()), int(time[inside].max()))))
         if window is not None:
-            inside = own & (time >= window[0]) & (time <= window[1])
+            inside = (time >= window[0]) & (time <= window[1])
             if inside.any():
-                rows.append(_row(table, device, STEP_ROWS, own, inside, window))
+                rows.append(_row(own, device, STEP_ROWS, inside, window))
     return rows
 
 
-def _row(
-    table: Table, device: str, phase: str, own: Bools, inside: Bools, span: tuple[int, int]
-) -> dict[str, object]:
+def _row(own: Table, device: str, phase: str, inside: Bools, span: tuple[int, int]) -> dict[str, object]:
+    """Figures of one device over a span; `inside` tells which of its rows lie there."""
+    times = own.ints("time_ns")
+
     def whole(name: str) -> Integral:
-        return integrate(table.ints("time_ns")[own].tolist(), table.floats(name)[own], *span)
+        return integrate(times.tolist(), own.floats(name), *span)
 
     def extreme(name: str, least: bool = False) -> float | None:
-        values = table.floats(name)[inside]
+        values = own.floats(name)[inside]
         values = values[np.isfinite(values)]
         return None if not len(values) else float(values.min() if least else values.max())
 
     power = whole("power_w")
-    use = table.floats("use_ratio")[inside]
-    memory = table.ints("memory_used_bytes")[inside]
+    use = own.floats("use_ratio")[inside]
+    memory = own.ints("memory_used_bytes")[inside]
     memory = memory[memory != NULL]
-    hidden = sum(bool(text) for text, there in zip(table.text("invalid").to_list(), inside, strict=True) if there)
+    hidden = sum(bool(text) for text in own.text("invalid").take(np.flatnonzero(inside)).to_list())
     return {
         "device": device, "phase": phase, "samples": int(inside.sum()), "span": span[1] - span[0],
         "covered": power.covered_ratio if power.covered_ns else None,
@@ -113,7 +117,7 @@ def _floats(rows: list[dict[str, object]], name: str) -> Floats:
     return np.array([math.nan if (value := _number(row[name])) is None else value for row in rows], np.float64)
 
 
-def _table(rows: list[dict[str, object]]) -> ResultTable:
+def _table(rows: list[dict[str, object]], left: int) -> ResultTable:
     hidden = sum(int(_number(row["invalid"]) or 0) for row in rows if row["phase"] != STEP_ROWS)
     note = None
     if hidden:
@@ -121,6 +125,9 @@ def _table(rows: list[dict[str, object]]) -> ResultTable:
             f"{hidden} samples of use read 0 because a profiler ran; they are left out",
             f"{hidden} 个利用率样本因采集期间读数为 0 而剔除",
         )
+    if left:
+        said = note or Words("", "")
+        note = Words(f"{said.en} {left} further devices are not shown".strip(), f"{said.zh}另有 {left} 个设备未列出")
     return result_table(
         "telemetry",
         Words("Devices beside the run, by phase", "运行期间的设备监测（按阶段）"),

@@ -22,9 +22,15 @@ PRODUCER: Final = "device telemetry"
 MAX_BYTES: Final = 1 << 30
 MAX_ROWS: Final = 2_000_000
 """Further rows are counted and left out: a day of 16 devices at one sample a second has fewer."""
+_LIMITS: Final = {
+    "use_ratio": (0.0, 1.0), "power_w": (0.0, 1e6), "temperature_c": (-100.0, 1e3), "frequency_hz": (0.0, 1e12),
+    "rated_frequency_hz": (0.0, 1e12),
+}  # fmt: skip
+"""What a device can tell at least and at most. Status: assumed, wide."""
 _NEEDED: Final = frozenset({"time_ns", "device", "power_w", "use_ratio"})
 
 ODD_ROW: Final = "row that is no sample"
+ODD_VALUE: Final = "value that no device can have"
 TOO_MANY: Final = "row beyond the first two millions"
 
 
@@ -53,14 +59,17 @@ def parse(unit: Unit) -> list[Trace]:
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{unit.label} is larger than {MAX_BYTES >> 30} GiB, which no telemetry is")
     rows, dropped = _read(path)
-    if not rows:
+    table, odd = _table(rows) if rows else (None, 0)
+    if odd:
+        dropped[ODD_VALUE] = odd
+    if table is None:
         raise InputError(f"{unit.label}: no row is a sample of a device")
     source = Source(
         path=unit.label, format="device telemetry", rows=len(rows), size_bytes=path.stat().st_size,
         dropped=tuple(Dropped(reason=reason, count=count) for reason, count in dropped.items()),
     )  # fmt: skip
     meta = Meta(label=unit.label, settings=ProfilerSettings(producer=PRODUCER), sources=(source,))
-    return [Trace({t.TELEMETRY.name: _table(rows)}, meta)]
+    return [Trace({t.TELEMETRY.name: table}, meta)]
 
 
 def _read(path: Path) -> tuple[list[dict[str, str]], dict[str, int]]:
@@ -81,7 +90,9 @@ def _read(path: Path) -> tuple[list[dict[str, str]], dict[str, int]]:
     return rows, dropped
 
 
-def _table(rows: list[dict[str, str]]) -> Table:
+def _table(rows: list[dict[str, str]]) -> tuple[Table, int]:
+    """The table, and the number of values that were taken out."""
+    odd = 0
     columns: dict[str, Values | Text] = {}
     for column in t.TELEMETRY.columns:
         cells = [row.get(column.name) for row in rows]
@@ -90,8 +101,12 @@ def _table(rows: list[dict[str, str]]) -> Table:
         elif column.kind is Kind.INT:
             columns[column.name] = np.array([_whole(cell) for cell in cells], np.int64)
         else:
-            columns[column.name] = np.array([_float(cell) for cell in cells], np.float64)
-    return Table(t.TELEMETRY, columns)
+            values = np.array([_float(cell) for cell in cells], np.float64)
+            low, high = _LIMITS[column.name]
+            strange = np.isfinite(values) & ((values < low) | (values > high))
+            odd += int(strange.sum())
+            columns[column.name] = np.where(strange, np.nan, values)
+    return Table(t.TELEMETRY, columns), odd
 
 
 def _float(cell: str | None) -> float:

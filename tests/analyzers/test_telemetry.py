@@ -131,3 +131,22 @@ def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
     (unit,) = reader.find(Folder(tmp_path, (FileEntry(path, path.stat().st_size),), ()))
     with pytest.raises(InputError, match="no row is a sample"):
         reader.parse(unit)
+
+
+def test_values_that_no_device_has_are_counted_and_left_out(tmp_path: Path) -> None:
+    trace = read(tmp_path, [sample(0, "measured", -5.0, use_ratio=1.5), sample(1, "measured", 7.0, frequency_hz=-1.0)])
+
+    assert np.isnan(trace[TELEMETRY].floats("power_w")).tolist() == [True, False]
+    assert np.isnan(trace[TELEMETRY].floats("use_ratio")).tolist() == [True, False]
+    (source,) = trace.meta.sources
+    assert [(one.reason, one.count) for one in source.dropped] == [(reader.ODD_VALUE, 3)]
+
+
+def test_more_devices_than_are_shown_are_counted(tmp_path: Path) -> None:
+    trace = read(tmp_path, [sample(n, "measured", 1.0, device=f"npu{n}") for n in range(70)])
+
+    (table,) = telemetry.run_on_run(Run(traces=(trace,))).tables
+
+    assert len(table.data[0]) == 64
+    assert table.note is not None
+    assert table.note.en == "6 further devices are not shown"

@@ -260,6 +260,16 @@ def _training_metrics(folder: Path) -> None:
     _write(folder, {"m.jsonl": plants_precision.json_lines(rows), "m.csv": "step,loss,grad_norm,lr\n" + table})
 
 
+def _device_telemetry(folder: Path) -> None:
+    head = "time_ns,phase,source,device,use_ratio,invalid,power_w,temperature_c,frequency_hz,memory_used_bytes\n"
+    rows = "".join(
+        f"{1_790_000_000_000_000_000 + n * 10**9},{'measured' if n < 20 else 'profiled'},npu-smi,npu{n % 2},"
+        f"{'' if n >= 20 else 0.5},{'hidden' if n >= 20 else ''},{250.5 + n},{40 + n},1.65e9,{n << 30}\n"
+        for n in range(40)
+    )
+    _write(folder, {"device_telemetry.csv": head + rows})
+
+
 def _run_directory(folder: Path) -> None:
     """What a workload leaves: manifest, trace, telemetry and series."""
     (folder / "trace").mkdir()
@@ -301,6 +311,7 @@ SEEDS: Final[dict[str, Callable[[Path], None]]] = {
     "mindformers-log": _mindformers_log,
     "trainer-state": _trainer_state,
     "training-metrics": _training_metrics,
+    "device-telemetry": _device_telemetry,
     "run-directory": _run_directory,
     "rules": _rules,
 }
