@@ -69,7 +69,11 @@ class Database:
         with self._said():
             self.engine = _engine(url)
             self._writer = self.engine.execution_options(**{_WRITES: True})
-            self._upgrade()
+            try:
+                self._upgrade()
+            except BaseException:
+                self.engine.dispose()
+                raise
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,7 +81,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection that sees one state of the database."""
+        """A connection for questions."""
         with self._said(), self.engine.begin() as connection:
             yield connection
 

@@ -77,7 +77,7 @@ def work_of(benchmark: Benchmark) -> str:
 
 def identity_of(results: ResultSet) -> str:
     """Digest of what makes a result set itself: a file that grew by more runs is still the same."""
-    return digest([results.suite, results.created, results.commit, dict(results.fingerprint)])
+    return digest([results.suite, results.branch, results.created, results.commit, dict(results.fingerprint)])
 
 
 def text_of(text: str) -> str:

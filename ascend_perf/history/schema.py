@@ -30,7 +30,7 @@ RESULT_SETS: Final = sa.Table(
     "result_sets",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("identity", sa.String(64), nullable=False, unique=True),  # of suite, time, commit and machine
+    sa.Column("identity", sa.String(64), nullable=False, unique=True),  # of suite, branch, time, commit and machine
     sa.Column("content", sa.String(64), nullable=False),  # of everything in the file
     sa.Column("suite", sa.Text, nullable=False),
     sa.Column("branch", sa.Text, nullable=False),  # empty where unknown

@@ -147,8 +147,8 @@ class Store:
         Args:
             path: a result file, or the folder that has it.
             allow_simulated: keep figures that were not measured, too.
-            replace_other: put it in the place of a file of the same suite, time, commit and machine that has other
-                content (a suite that was resumed).
+            replace_other: put it in the place of a file of the same suite, branch, time, commit and machine that has
+                other content (a suite that was resumed).
             at_s: its place in the trends, in seconds since 1970; the time when the suite began otherwise.
             report_url: where its report is to be seen.
 
@@ -178,7 +178,7 @@ class Store:
                 if not replace_other:
                     raise InputError(
                         f"{file.name} has other content than the result set {there.id}, which has the same suite, "
-                        "time, commit and machine",
+                        "branch, time, commit and machine",
                         hint="--replace puts it in its place, as after `bench --resume`",
                     )
                 identifier, state = there.id, "replaced"

@@ -43,6 +43,9 @@ def trends_of(store: Store, wanted: Filter = ALL, *, last: int | None = None) ->
     points = store.points([one.id for one in series], last=last)
     shown = [one for one in series if one.id in points]
     sets = store.sets_by_id([int(at) for one in shown for at in points[one.id].result_set])
+    # Results that somebody removed between the two questions.
+    points = {key: _kept(one, sets) for key, one in points.items()}
+    shown = [one for one in shown if len(points[one.id])]
     decisions: dict[int, list[Decision]] = defaultdict(list)
     for decision in store.decisions():
         decisions[decision.series].append(decision)
@@ -206,6 +209,16 @@ def _differences(before: StoredSet | None, after: StoredSet | None) -> tuple[tup
 
 def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(values.tolist())
+
+
+def _kept(points: Points, sets: Mapping[int, StoredSet]) -> Points:
+    is_there = np.isin(points.result_set, np.fromiter(sets, np.int64, len(sets)))
+    if is_there.all():
+        return points
+    return Points(
+        result_set=points.result_set[is_there], at_s=points.at_s[is_there], value=points.value[is_there],
+        low=points.low[is_there], high=points.high[is_there], launches=points.launches[is_there],
+    )  # fmt: skip
 
 
 def _result(stored: StoredSet) -> Result:
