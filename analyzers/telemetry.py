@@ -126,8 +126,8 @@ def _table(rows: list[dict[str, object]], left: int) -> ResultTable:
             f"{hidden} 个利用率样本因采集期间读数为 0 而剔除",
         )
     if left:
-        said = note or Words("", "")
-        note = Words(f"{said.en} {left} further devices are not shown".strip(), f"{said.zh}另有 {left} 个设备未列出")
+        more = f"{left} further devices are not shown", f"另有 {left} 个设备未列出"
+        note = Words(*more) if note is None else Words(f"{note.en}; {more[0]}", f"{note.zh}；{more[1]}")
     return result_table(
         "telemetry",
         Words("Devices beside the run, by phase", "运行期间的设备监测（按阶段）"),
