@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check lint types floors docs bench eval eval-gate screenshots gallery browser clean
+.PHONY: help demo test slow check lint types floors docs bench eval eval-gate screenshots gallery browser postgres clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,10 +23,10 @@ help: ## Show this list
 demo: $(VENV)/.torch ## Train a tiny language model, profile it and print the path of the report
 	$(BIN)/ascend-perf run llm-pretrain --preset tiny -o runs/demo --force
 
-test: $(VENV)/.test browser ## Run the tests, all but the slow ones
+test: $(VENV)/.test browser postgres ## Run the tests, all but the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
-slow: $(VENV)/.test browser ## Run the slow tests: jobs of four processes, long soaks, planted faults
+slow: $(VENV)/.test browser postgres ## Run the slow tests: jobs of four processes, long soaks, planted faults
 	$(BIN)/python -m pytest -n $(JOBS) -m slow $(ARGS)
 
 check: lint types floors test ## Lint, check types and floors, run the tests (what to run before a commit)
@@ -53,6 +53,7 @@ eval: $(VENV)/.test ## Plant faults of all kinds and print what the analysis fin
 
 eval-gate: $(VENV)/.test ## Simulate launches with known slowdowns and print how often the gate is wrong (ARGS="--trials 200")
 	$(BIN)/python -m tests.gate.evaluate $(ARGS)
+	$(BIN)/python -m benchmarks.bench_history --only rates
 
 screenshots: $(VENV)/.torch browser ## Take the pictures of the documentation from a report of our own workload
 	$(BIN)/python docs/make_screenshots.py
@@ -74,6 +75,18 @@ browser:
 	    || echo "Chromium could not be installed: browser tests are skipped"; \
 	else \
 	  echo "no Chromium here: browser tests are skipped (as root: apt-get install chromium)"; \
+	fi
+
+# PostgreSQL is for the tests of `history` only; they start a server of their own. Without it they are skipped.
+postgres:
+	@if command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  echo "installing PostgreSQL for the tests of histories"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends postgresql >/dev/null; } \
+	    || echo "PostgreSQL could not be installed: its tests are skipped"; \
+	else \
+	  echo "no PostgreSQL here: its tests are skipped (as root: apt-get install postgresql)"; \
 	fi
 
 $(VENV)/.made:

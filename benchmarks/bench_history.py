@@ -1,8 +1,8 @@
 """Figures of the history: how change points are found in simulated series, and how fast 100,000 results are asked for.
 
-python benchmarks/bench_history.py               both
-python benchmarks/bench_history.py --trials 50   fewer series
-python benchmarks/bench_history.py --db URL      the results in PostgreSQL (a database that may be filled)
+python -m benchmarks.bench_history               both
+python -m benchmarks.bench_history --trials 50   fewer series
+python -m benchmarks.bench_history --db URL      the results in PostgreSQL (a database that may be filled)
 """
 
 from __future__ import annotations

@@ -32,14 +32,26 @@ def reference() -> str:
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         assert command is not None
-        parts.append(_section(command, click.Context(command, parent=context, info_name=name)))
+        parts += _sections(command, click.Context(command, parent=context, info_name=name))
     return "\n".join(parts)
+
+
+def _sections(command: click.Command, context: click.Context) -> list[str]:
+    """A command and, where it is a group, the commands in it."""
+    parts = [_section(command, context)]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            parts += _sections(inner, click.Context(inner, parent=context, info_name=name))
+    return parts
 
 
 def _section(command: click.Command, context: click.Context) -> str:
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
-    usage = " ".join([context.command_path, "[OPTIONS]" if options else "", *map(_argument, arguments)])
+    more = "COMMAND ..." if isinstance(command, click.Group) else ""
+    usage = " ".join([context.command_path, "[OPTIONS]" if options else "", *map(_argument, arguments), more])
     lines = [f"## {context.command_path}", "", "```text", " ".join(usage.split()), "```", "", _help(command), ""]
     if options:
         lines += ["| option | says |", "| --- | --- |"]

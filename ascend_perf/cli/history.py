@@ -85,7 +85,7 @@ _SAY: Final = {
 
 
 @click.group("history")
-@click.option("--db", metavar="PATH|URL", help="The history: a file (SQLite), or postgresql://USER@HOST/DATABASE. "
+@click.option("--db", metavar="HISTORY", help="A file (SQLite), or postgresql://USER@HOST/DATABASE. "
               "[default: ASCEND_PERF_HISTORY, else ascend-perf-history.sqlite in the working directory]")  # fmt: skip
 @click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True)
 @click.pass_context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ def test_the_scale_of_the_figure_does_not_matter(values: list[float], offset: fl
     places = [step.index for step in find_steps(values)]
 
     assert all(MIN_PART <= place <= len(values) - MIN_PART for place in places)
-    assert all(b - a >= MIN_PART for a, b in zip(places, places[1:], strict=False))
+    assert all(b - a >= MIN_PART for a, b in pairwise(places))
     moved = [step.index for step in find_steps([value + round(offset) for value in values])]
     assert len(moved) == len(places)
 
