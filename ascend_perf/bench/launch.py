@@ -248,6 +248,10 @@ class _Attempt:
                 self._prediction, figures.most_memory(said.ranks), busiest(counted) if counted else None
             )
             tables["prediction"] = predictions.table_of(rows)
+        tables.setdefault("latencies", [
+            {"name": name, "rank": rank["rank"], "ns": value}
+            for rank in said.ranks for name, values in rank["latencies"].items() for value in values
+        ])  # fmt: skip
         results.write_tables(self._folder, tables)
         if (self._folder / results.FOLDER).is_dir():
             left = sorted(path.name for path in (self._folder / results.FOLDER).iterdir())

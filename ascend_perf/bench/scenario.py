@@ -8,14 +8,14 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ascend_perf.bench.figures import percentiles_of
-from ascend_perf.bench.suite_file import External, LogMetric, Served, figures_in, in_ns
+from ascend_perf.bench.suite_file import External, LogMetric, Served, Take, figures_in, in_ns
 from ascend_perf.collectors import telemetry
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import InputError, MachineError
@@ -29,7 +29,7 @@ MAX_LOG_BYTES: Final = 256 << 20
 """Of a log that is searched. Status: assumed."""
 STOP_S: Final = 10.0
 """Between asking a program to end and ending it. Status: assumed."""
-_TAKE: Final = {
+_TAKE: Final[Mapping[Take, Callable[[Sequence[float]], float]]] = {
     "last": lambda values: values[-1], "first": lambda values: values[0], "median": statistics.median,
     "mean": statistics.fmean, "min": min, "max": max, "sum": sum,
 }  # fmt: skip

@@ -319,8 +319,8 @@ class _Attempt:
 
     def _scenario(self, planned: Planned, body: External | Served, folder: Path) -> _Ran:
         started = _now()
-        make = scenario.run_command if isinstance(body, External) else scenario.run_load
-        outcome = make(body, folder)  # type: ignore[operator]  # each takes its own kind
+        is_command = isinstance(body, External)
+        outcome = scenario.run_command(body, folder) if is_command else scenario.run_load(body, folder)
         cut, notes = _cut(outcome.steps_ns)
         metrics = outcome.metrics
         if outcome.steps_ns and not any(metric.name == "step_time_median" for metric in metrics):

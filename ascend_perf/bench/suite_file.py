@@ -18,6 +18,7 @@ from ascend_perf.bench.prediction import predicted
 from ascend_perf.bench.suite_node import NAME, Node, Strict
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import InputError, UsageError
+from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact
 from ascend_perf.units import BETTER, Better, Unit
 from ascend_perf.workloads import _spec
@@ -101,7 +102,8 @@ class Cell:
             return {"command": masked(shlex.join(body.command)), **variables}
         if isinstance(body, Served):
             facts: dict[str, Fact] = {one.name: getattr(body.load, one.name) for one in fields(Load)}
-            return {**facts, "model": body.model, "seed": body.seed, "trace": body.trace and body.trace.name}
+            trace = None if body.trace is None else body.trace.name
+            return {**facts, "model": body.model, "seed": body.seed, "trace": trace}
         return {}
 
 
@@ -461,7 +463,7 @@ def _never(config: object, place: _spec.Place, seed: int) -> _spec.Program:
     raise AssertionError("it carries settings only")
 
 
-_LOAD_WORDS: Final = _spec.Words("load of a server", "服务负载")
+_LOAD_WORDS: Final = Words("load of a server", "服务负载")
 
 
 def figures_in(text: str, pattern: str) -> list[float]:

@@ -21,7 +21,7 @@ class Strict(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         """As its parent, with that check."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for index, key in enumerate(keys):
             if key in keys[:index]:
                 mark = node.value[index][0].start_mark
@@ -41,7 +41,8 @@ class Node:
 
     def is_no(self, expected: str) -> InputError:
         """The error of a value that is something else."""
-        shown = {dict: "a mapping", list: "a list"}.get(type(self.value), repr(self.value)[:60])
+        is_plain = not isinstance(self.value, (dict, list))
+        shown = repr(self.value)[:60] if is_plain else "a mapping" if isinstance(self.value, dict) else "a list"
         return self.wrong(f"must be {expected}, got {shown}")
 
     def keys(self, *allowed: str) -> dict[str, Node]:
