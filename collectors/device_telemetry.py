@@ -25,6 +25,7 @@ from ascend_perf.collectors import npu_smi, nvml
 from ascend_perf.collectors._ascend_install import NPU_SMI
 from ascend_perf.collectors._doctor_tools import ABSENT
 from ascend_perf.collectors._machine import Machine
+from ascend_perf.collectors._process_group import end_group
 from ascend_perf.collectors.energy import POWERCAP, packages
 from ascend_perf.collectors.npu_exporter import ExportedChip, fetch, read
 from ascend_perf.device.integration import Integral, integrate
@@ -83,10 +84,10 @@ class Source:
     process: subprocess.Popen[str] | None = None
 
     def end(self) -> None:
-        """Ask it to end; its process by its id."""
+        """End it, and the process that it started with all its children."""
         self.stop.set()
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
+        if self.process is not None:
+            end_group(self.process, patience_s=STOP_S)
 
 
 class DeviceSampler:
@@ -112,10 +113,7 @@ class DeviceSampler:
     ) -> None:
         for source in self._sources:
             source.end()
-        for source, thread in zip(self._sources, self._threads, strict=True):
-            thread.join(STOP_S)
-            if source.process is not None and source.process.poll() is None:
-                source.process.kill()
+        for thread in self._threads:
             thread.join(STOP_S)
         self.samples.sort(key=lambda sample: sample.time_ns)
 
@@ -211,11 +209,11 @@ def _stream(
         last = ""
         with subprocess.Popen(
             list(command), env={**machine.environment, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
         ) as process:  # fmt: skip
             source.process = process
             if source.stop.is_set():
-                process.terminate()
+                end_group(process, patience_s=STOP_S)
             assert process.stdout is not None
             for line in process.stdout:
                 last = line.strip()[:200] or last

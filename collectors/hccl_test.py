@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from ascend_perf.collectors import npu_smi
 from ascend_perf.collectors._ascend_install import NPU_SMI, cann_roots
 from ascend_perf.collectors._doctor_tools import ABSENT, find_hccl_tests
 from ascend_perf.collectors._machine import Machine
+from ascend_perf.collectors._process_group import end_group
 from ascend_perf.device import compatibility
 from ascend_perf.device.bus import bus_ratio
 from ascend_perf.device.launch_settings import check_environment
@@ -321,7 +322,9 @@ def _environment(machine: Machine, variables: Mapping[str, str], mpirun: str | N
 
 
 def run(made: Prepared, output: Path, *, timeout_s: float, on_line: Callable[[str], None] = lambda line: None) -> int:
-    """Run it to its end; the output file begins with the command line, from which readers know test and ranks.
+    """Run it to its end, and end what is left of its ranks: one that stays blocks the next run.
+
+    The output file begins with the command line, from which readers know test and ranks.
 
     Returns:
         The exit code, which says little; 124 when it ran into the time limit.
@@ -343,7 +346,7 @@ def run(made: Prepared, output: Path, *, timeout_s: float, on_line: Callable[[st
             process.wait()
         finally:
             timer.cancel()
-            _end(process)
+            end_group(process)
         noise.seek(0)
         file.write(noise.read())
     return 124 if timer.has_fired else process.returncode
@@ -353,8 +356,6 @@ class _Timer:
     """Ends a process when its time is over."""
 
     def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
-        import threading
-
         self.has_fired = False
         self._process = process
         self._timer = threading.Timer(seconds, self._fire)
@@ -363,25 +364,10 @@ class _Timer:
 
     def _fire(self) -> None:
         self.has_fired = True
-        _end(self._process)
+        end_group(self._process)
 
     def cancel(self) -> None:
         self._timer.cancel()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End the launcher and its ranks, which are one session of their own: a rank that stays blocks the next run."""
-    if process.poll() is not None:
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            continue
-        except (ProcessLookupError, PermissionError):
-            return
-        return
 
 
 @dataclass(frozen=True, kw_only=True)

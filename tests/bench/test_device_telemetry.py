@@ -15,6 +15,7 @@ from ascend_perf.collectors import device_telemetry
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.device_telemetry import DeviceSample, Source
 from ascend_perf.model.tables import STEPS, TELEMETRY
+from ascend_perf.reports.phrases import spoken
 from tests.bench.test_launch import FAST_LLM
 from tests.collectors._ascend_tree import tool
 
@@ -48,7 +49,7 @@ def test_samples_are_aligned_with_the_profile(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(device_telemetry, "sources_here", of_an_npu)
 
     folder, manifest = launch(
-        Request(workload="llm-pretrain", overrides=(*FAST_LLM, "measured_steps=300"), device="cpu"),
+        Request(workload="llm-pretrain", overrides=(*FAST_LLM, "measured_steps=60"), device="cpu"),
         folder=tmp_path / "run",
     )
 
@@ -89,3 +90,19 @@ def test_energy_of_devices_without_a_counter_comes_from_their_power() -> None:
     names = [f"npu{device_telemetry.visible({'ASCEND_RT_VISIBLE_DEVICES': '4,6'}, index)}" for index in range(2)]
 
     assert device_telemetry.energy_of_devices(samples, names, 2 * second, 7 * second)[0] == pytest.approx(2000)
+
+
+def test_what_is_said_of_the_energy_is_said_in_chinese_too() -> None:
+    second = 10**9
+    samples = [
+        DeviceSample(time_ns=n * second // 10, phase="measured", source="npu-smi", device="npu0", power_w=100.0)
+        for n in range(200) if not 100 <= n < 108
+    ]  # fmt: skip
+    _, counted = device_telemetry.energy_of_devices(samples, ["npu0", "npu1"], 0, 19 * second)
+    _, refused = device_telemetry.energy_of_devices(samples, ["npu0"], 0, 40 * second)
+
+    assert spoken(f"energy is that of {counted}", "zh") == (
+        "能耗为 1 个设备功耗样本的梯形积分，不含主机；剔除 1 处缺口，占时间的 4.7%；1 个 die 计入其所在卡的第一个 die"
+    )
+    assert spoken(refused, "zh") == "没有能耗数据：功耗样本只覆盖计时步的 48%"
+    assert spoken("device telemetry: npu-smi: ended by itself: code 3", "zh") == "设备监测：npu-smi 自行退出：code 3"

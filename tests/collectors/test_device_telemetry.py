@@ -34,6 +34,7 @@ from ascend_perf.collectors.device_telemetry import (
 from ascend_perf.errors import InputError
 from tests.collectors._ascend_tree import Install, npu_smi, tool, write
 from tests.collectors._npu_smi_texts import A2, A3
+from tests.collectors._processes import running_in_group
 
 S = 10**9
 NOW = 1_790_000_000 * S
@@ -408,3 +409,20 @@ def test_phases_come_from_times_and_zeros_are_judged_by_them() -> None:
         ("checkpoint", 0, ""),  # its 0 was taken out under a label that came late
         ("checkpoint", None, ""),
     ]  # fmt: skip
+
+
+def test_a_tool_behind_a_script_is_ended_with_its_child(tmp_path: Path) -> None:
+    npu_smi(tmp_path / "real", Install(chips=A2[:1]))
+    wrapper = tmp_path / "bin/npu-smi"
+    wrapper.parent.mkdir()
+    # Without exec: the shell stays, and its child holds the output open.
+    wrapper.write_text(f'#!/bin/sh\n{tmp_path}/real/npu-smi "$@"\necho ended\n')
+    wrapper.chmod(0o755)
+    sources, _ = sources_here(machine(tmp_path), "npu")
+
+    sampler = sampled(sources[:1], lambda samples: len(samples) > 1)
+
+    assert sampler.problems == []
+    process = sources[0].process
+    assert process is not None
+    assert running_in_group(process.pid) == []

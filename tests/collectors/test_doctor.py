@@ -15,6 +15,7 @@ from ascend_perf.collectors.doctor import COLLECTORS, Diagnosis, Line, diagnose,
 from ascend_perf.errors import UsageError
 from tests.collectors._ascend_tree import Install, build, tool, write
 from tests.collectors._npu_smi_texts import A2, A3, P310
+from tests.collectors.test_device_telemetry import endpoint, exported
 
 CPU = SeenDevice(type="cpu", index=0, name="a processor", cores=2)
 ARM = Install(chips=A2)
@@ -337,3 +338,16 @@ def test_every_line_is_said_in_both_languages(tmp_path: Path) -> None:
             assert not re.search("[\u4e00-\u9fff]", words.en)
             if re.search(r"\b(the|is|are|not|of)\b", words.en):
                 assert re.search("[\u4e00-\u9fff]", words.zh), words
+
+
+def test_the_exporter_is_asked_only_when_its_address_is_given(tmp_path: Path) -> None:
+    with endpoint(lambda: (200, exported([0, 1]))) as url:
+        found = diagnose(build(tmp_path, ARM), exporter=url)
+        assert of(found, "exporter")[0].said.en == "npu-exporter tells of 2 chips"
+        assert lacking(found, ["exporter"]) == []
+    gone = diagnose(build(tmp_path / "b", ARM), exporter=url)
+    (line,) = of(gone, "exporter")
+    assert (line.level, line.status) == ("warning", "broken")
+    assert "127.0.0.1" not in line.said.en
+    assert lacking(gone, ["exporter"]) == ["exporter"]
+    assert of(diagnose(build(tmp_path / "c", ARM)), "exporter") == []

@@ -21,6 +21,7 @@ from ascend_perf.model.tables import COMM_BENCH
 from ascend_perf.parsers.discover import find_units, parsers
 from tests.collectors._ascend_tree import Install, build, tool
 from tests.collectors._npu_smi_texts import A2, A3
+from tests.collectors._processes import is_running
 
 MPIRUN = """
 import os, subprocess, sys
@@ -54,6 +55,9 @@ while at <= high:
     check = "NULL" if words["-c"] == "0" else "success"
     if fault == "hang" and n == 1:
         sys.stdout.flush(); time.sleep(600)
+    if fault == "stale" and n == 1:  # a rank that never ends and holds the output open
+        import subprocess
+        print(f"left {subprocess.Popen([sys.executable, '-SEc', 'import time; time.sleep(600)']).pid}")
     if fault == "root" and n == 1:
         check = "failed"
     print(f"{at:<17d} | {us:<14.2f} | {at / us / 1e3:<20.5f} | {check}", flush=True)
@@ -261,6 +265,15 @@ def test_a_run_that_hangs_is_ended_with_its_ranks(tmp_path: Path) -> None:
 
     said = [problem.en for problem in verdict.problems]
     assert said == ["1 of 5 sizes were measured", "it ran into the time limit"]
+
+
+def test_a_rank_that_outlives_mpirun_is_ended_too(tmp_path: Path) -> None:
+    verdict, output = measured(tmp_path, SMALL, "stale", timeout_s=5)
+
+    pid = int(output.read_text("utf-8").partition("left ")[2].split()[0])
+    assert not is_running(pid)
+    assert [problem.en for problem in verdict.problems] == ["it ran into the time limit"]
+    assert len(verdict.rows) == 5
 
 
 def test_without_a_check_rows_count_and_say_so(tmp_path: Path) -> None:
