@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -126,6 +127,8 @@ def _device_nodes(diff: TreeDiff, most: int) -> tuple[Node, ...]:
 
 
 def _path(labels: tuple[str, ...]) -> str:
+    # An operator that calls itself again (once for autograd, once for the device) is one name.
+    labels = tuple(name for name, _ in itertools.groupby(labels))
     shown = labels[-MAX_LABELS:]
     return " > ".join(("…", *shown) if len(labels) > len(shown) else shown) or BETWEEN
 

@@ -70,7 +70,7 @@ another metric (MFU, throughput per device) is shown and does not decide. Source
 docs/gate.md."""
 
 DEFAULT_COUNTS: Final = (
-    Limit(match="memory_peak*", fail=0.02, warn=0.0),
+    Limit(match="memory_*", fail=0.02, warn=0.0),
     Limit(match="*", fail=0.0),
 )
 """Counts have no noise: one more is one too many. Allocators round, so memory has the limit of memory."""
