@@ -87,10 +87,14 @@ def ratio_interval(
     if not 0 <= quantile <= 1 or not 0 < confidence < 1 or resamples < 1:
         raise ValueError(f"no such quantile, confidence or number of resamples: {quantile}, {confidence}, {resamples}")
     base_level, head_level = launch_values(base, quantile), launch_values(head, quantile)
+    sides = (_sorted(base), _sorted(head))
+    if all(samples[0] == samples[-1] == side[0][0] for side in sides for samples in side):
+        # Every resample is the same: bytes and counts, of which there are many.
+        resamples = 1
     random = np.random.default_rng(seed)
     logs = [
-        np.log(np.median(resampled_launches(_sorted(side), quantile, resamples, random), axis=1))
-        for side in (base, head)
+        np.log(np.median(resampled_launches(side, quantile, resamples, random), axis=1))
+        for side in sides
     ]
     tail = (1 - confidence) / 2
     lower, upper = np.exp(np.quantile(logs[1] - logs[0], [tail, 1 - tail]))

@@ -64,6 +64,12 @@ def test_the_interval_is_that_of_the_exact_distribution() -> None:
     assert found.upper == pytest.approx(np.quantile(ratios, 0.95), rel=0.005)
 
 
+def test_values_without_scatter_have_an_interval_without_width() -> None:
+    found = stats.ratio_interval([[8.0, 8.0]] * 5, [[10.0], [10.0, 10.0]])
+    assert (found.estimate, found.half_width) == (1.25, 0.0)
+    assert found.lower == pytest.approx(1.25)
+
+
 def test_equal_seeds_give_equal_intervals_and_others_nearly_so() -> None:
     random = np.random.default_rng(1)
     base, head = ([random.lognormal(0, 0.02, 30) for _ in range(10)] for _ in range(2))
