@@ -104,7 +104,7 @@ def launch(
     """
     now = datetime.now().astimezone()
     workload = _spec.find_workload(request.workload)
-    with RunFolder(folder or default_folder(request, now), force) as where, _terminated():
+    with RunFolder(folder or default_folder(request, now), force) as where, terminated():
         attempt = _Attempt(request, workload, now, where.path, on_notice)
         try:
             # What is left of a run whose command is killed at once says at least what it was.
@@ -414,7 +414,7 @@ def _problem(error: BaseException) -> str:
 
 
 @contextmanager
-def _terminated() -> Iterator[None]:
+def terminated() -> Iterator[None]:
     """SIGTERM is an exception here, as Ctrl-C is."""
 
     def arrived(number: int, frame: FrameType | None) -> None:

@@ -21,7 +21,7 @@ from ascend_perf import __version__
 from ascend_perf.bench import order, scenario, snapshot
 from ascend_perf.bench.counts import counts_of
 from ascend_perf.bench.fingerprint import fingerprint
-from ascend_perf.bench.launch import Notice, Request, launch
+from ascend_perf.bench.launch import Notice, Request, launch, terminated
 from ascend_perf.bench.steady import steady_state
 from ascend_perf.bench.suite_file import Cell, External, Served, Suite, suite_of
 from ascend_perf.collectors.environment import masked
@@ -124,7 +124,8 @@ def run_suite(
     commit, branch = commit_of(Path.cwd())
     results = _begin(suite, text, suite_folder, folder, force, facts, (commit, branch))
     attempt = _Attempt(suite, folder, results, on_progress)
-    attempt.run()
+    with terminated():
+        attempt.run()
     return attempt.results
 
 
@@ -319,8 +320,9 @@ class _Attempt:
 
     def _scenario(self, planned: Planned, body: External | Served, folder: Path) -> _Ran:
         started = _now()
-        is_command = isinstance(body, External)
-        outcome = scenario.run_command(body, folder) if is_command else scenario.run_load(body, folder)
+        outcome = (
+            scenario.run_command(body, folder) if isinstance(body, External) else scenario.run_load(body, folder)
+        )
         cut, notes = _cut(outcome.steps_ns)
         metrics = outcome.metrics
         if outcome.steps_ns and not any(metric.name == "step_time_median" for metric in metrics):

@@ -41,7 +41,8 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(500, {"error": {"message": "out of order"}})
             return
         events = [
-            {"choices": [{"text": "a", "finish_reason": None}]}, {"choices": [{"text": "b", "finish_reason": "length"}]},
+            {"choices": [{"text": "a", "finish_reason": None}]},
+            {"choices": [{"text": "b", "finish_reason": "length"}]},
             {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
         ]  # fmt: skip
         lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"

@@ -45,6 +45,12 @@ def machine(device: str) -> dict[str, Fact]:
     return {"kind": "cpu", "chip": "test", "driver": None}
 
 
+@pytest.fixture(autouse=True)
+def commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that stays, whatever happens in this repository meanwhile."""
+    monkeypatch.setattr(suites, "commit_of", lambda folder: ("c", "b"))
+
+
 def measure(text: str, folder: Path, **options: object) -> ResultSet:
     return run_suite(text, "s.yaml", folder.parent, folder, machine=machine, **options)  # type: ignore[arg-type]  # of run_suite
 
@@ -115,6 +121,7 @@ def crash(body, folder):
         os._exit(9)  # as a machine that loses its power: nothing is tidied up
     return made(body, folder)
 suite.scenario.run_command = crash
+suite.commit_of = lambda folder: ("c", "b")
 run_suite(Path(sys.argv[1]).read_text(), "s.yaml", Path("."), Path(sys.argv[2]),
           machine=lambda device: {"kind": "cpu", "chip": "test", "driver": None})
 '''
@@ -155,6 +162,25 @@ def test_an_interrupted_run_is_kept_as_such_and_made_again(tmp_path: Path, monke
     results = measure(PROGRAM, tmp_path / "out")
 
     assert {run.status for one in results.benchmarks for run in one.launches} == {"complete"}
+
+
+def test_a_signal_ends_the_program_and_keeps_what_is_done(tmp_path: Path) -> None:
+    words = "import time; print('up', flush=True); time.sleep(600)"
+    text = f"benchmarks: [{{name: long, command: [{sys.executable}, -c, \"{words}\"], steps: {{regex: '(x)'}}}}]"
+    (tmp_path / "s.yaml").write_text(text, "utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ascend_perf", "bench", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "out")],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    log, deadline = tmp_path / "out/runs/0000/log.txt", time.monotonic() + 120
+    while not (log.exists() and log.read_text("utf-8")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+
+    assert process.returncode == 143, said
+    (run,) = read_results(tmp_path / "out").benchmarks[0].launches
+    assert (run.status, run.problem) == ("interrupted", "stopped by SIGTERM")
 
 
 def test_what_fails_is_written_and_given_up_after_two(tmp_path: Path) -> None:
