@@ -17,7 +17,7 @@ Command = Callable[..., Said]
 
 PROGRAM = """
 import pathlib, random, sys
-# A virtual clock, so that a busy machine does not decide the test: steps of 20 ms, launches differ by 1 %, steps by 2 %.
+# A virtual clock, so that a busy machine does not decide the test: steps of 20 ms, launches differ by 1 %, steps 2 %.
 started = pathlib.Path(__file__).with_name("started")
 count = len(started.read_text()) if started.exists() else 0
 started.write_text("x" * (count + 1))
