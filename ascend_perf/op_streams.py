@@ -44,6 +44,8 @@ from ascend_perf.result_files import write_text
 SCHEMA_VERSION: Final = 1
 MAX_STREAM_LINES: Final = 200_000
 """Lines of a stream that are written. A step of a model of 80 layers has about 40 000. Status: assumed."""
+MAX_CALLS: Final = 50_000_000
+"""Calls of a stream that are read: a line may stand for any number of them. Status: assumed (400 MB of memory)."""
 MAX_BYTES: Final = 256 * 2**20
 """A larger file is refused. Status: assumed."""
 
@@ -168,6 +170,8 @@ def read_op_stream(path: Path) -> OpStream:
         elif part == "[stream]":
             repeated = _REPEATED.fullmatch(line)
             times = 1 if repeated is None else int(repeated[1])
+            if len(stream) + times > MAX_CALLS:
+                raise InputError(f"{path.name} has more than {MAX_CALLS} calls, which no step has")
             if len(stream) + times > sum(totals.values()):
                 raise _wrong(path, number, line, "as many operators as [totals] counts")
             stream += [line if repeated is None else repeated[2]] * times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,9 @@ DEVICE_SHARE: Final = 0.5
 """From this share of the growth of a step on, tasks of the device explain it; below, the host is looked at. Status:
 assumed."""
 BETWEEN: Final = "(between recorded calls)"
+
+_LINE: Final = re.compile(r"\(\d+\)(?=: )")
+"""The line of a Python frame, which moves with every edit above it. (Addresses of objects are taken off by readers.)"""
 
 
 def explanations(
@@ -212,6 +216,7 @@ class _HostCalls:
         # One label per pair of name and class: what numbers an instance is taken off modules and ranges alone.
         pairs, inverse = np.unique(name.codes.astype(np.int64) * len(CLASSES) + kind, return_inverse=True)
         words = [label_of(name.values[pair // len(CLASSES)], pair % len(CLASSES)) for pair in pairs.tolist()]
+        words = [_LINE.sub("", word) for word in words]
         self.label = Text.of(words).take(inverse)
 
     def between_ns(self) -> float:

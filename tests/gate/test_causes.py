@@ -108,6 +108,19 @@ def test_time_outside_of_calls_is_a_node(tmp_path: Path) -> None:
     assert (found[0].name, found[0].delta_ns) == (BETWEEN, 2_000_000)
 
 
+def test_lines_that_moved_are_the_same_frame(tmp_path: Path) -> None:
+    def framed(line: int, data_us: float) -> Calls:
+        return [
+            ("cuda_runtime", "cudaLaunchKernel", 20.0, 10.0),  # frames are kept of threads that launch
+            ("python_function", f"model.py({line}): forward", 0.0, 5000.0),
+            ("python_function", f"data.py({line}): read", 100.0, data_us),
+        ]  # fmt: skip
+
+    (found,) = nodes(tmp_path, framed(10, 1000.0), framed(25, 1500.0))
+    assert found.name == "model.py: forward > data.py: read"
+    assert (found.base_ns, found.head_ns) == (1_000_000, 1_500_000)
+
+
 def test_equal_traces_have_nothing_that_grew(tmp_path: Path) -> None:
     assert nodes(tmp_path, healthy(), healthy()) == ()
 
