@@ -170,10 +170,10 @@ def read_op_stream(path: Path) -> OpStream:
         elif part == "[stream]":
             repeated = _REPEATED.fullmatch(line)
             times = 1 if repeated is None else int(repeated[1])
-            if len(stream) + times > MAX_CALLS:
-                raise InputError(f"{path.name} has more than {MAX_CALLS} calls, which no step has")
             if len(stream) + times > sum(totals.values()):
                 raise _wrong(path, number, line, "as many operators as [totals] counts")
+            if len(stream) + times > MAX_CALLS:
+                raise InputError(f"{path.name} has more than {MAX_CALLS} calls, which no step has")
             stream += [line if repeated is None else repeated[2]] * times
         else:
             _take_head(path, number, line, head, settings)

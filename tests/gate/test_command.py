@@ -195,3 +195,10 @@ def test_commits_stand_in_the_comment(command: Command, base: Path, tmp_path: Pa
     command("gate", base, head, "-o", tmp_path / "out", "--html-url", "https://ci.example/1")
     text = (tmp_path / "out" / "gate.md").read_text("utf-8")
     assert "111111111111 (main)" in text and "222222222222" in text and "(https://ci.example/1)" in text
+
+
+def test_a_line_that_stands_for_endless_calls_is_refused(command: Command, tmp_path: Path) -> None:
+    path = snapshot(tmp_path / "a.ops.txt", ("aten.mm.default(f32[4])",) * 2)
+    path.write_text(path.read_text("utf-8").replace("2 ", "9" * 17 + " ", 1).replace("2 x", "9" * 17 + " x"), "utf-8")
+    said = command("gate", path, path)
+    assert said.code == 2 and "which no step has" in said.err
