@@ -124,8 +124,8 @@ def _picked(function: _Command) -> _Command:
 @command.command("add")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--simulated", is_flag=True, help="Keep simulated figures too; they are marked wherever they are shown.")
-@click.option("--replace", is_flag=True, help="Replace a result of the same suite, branch, time, commit and machine that "
-              "has other content: a suite that was resumed.")  # fmt: skip
+@click.option("--replace", is_flag=True, help="Replace a result of the same suite, branch, time, commit and machine "
+              "that has other content: a suite that was resumed.")  # fmt: skip
 @click.option("--git", "checkout", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="A checkout: the place of a result in its trends is the time of its commit there, so that old "
               "commits may be measured later.")  # fmt: skip

@@ -49,7 +49,7 @@ RESULT_SETS: Final = sa.Table(
     sa.Column("document", sa.LargeBinary, nullable=False),  # the file, zlib
     sa.Column("added", sa.Text, nullable=False),
     sa.Index(None, "suite", "branch", "machine", "at_s"),
-    sa.Index(None, "at_s"),
+    sa.Index(None, "at_s", "id"),
 )
 
 ATTACHMENTS: Final = sa.Table(
@@ -89,6 +89,7 @@ POINTS: Final = sa.Table(
     sa.Column("high", sa.Float(53), nullable=False),
     sa.Column("launches", sa.Integer, nullable=False),
     sa.Index(None, "result_set_id"),
+    sqlite_with_rowid=False,  # values of a series lie together, whenever they were added
 )
 
 DECISIONS: Final = sa.Table(

@@ -67,8 +67,8 @@
       const m = { l: 74, r: 14, t: 22, b: 30 };
       const seen = span(trend.value.concat(trend.level));
       const ends = span(trend.low.concat(trend.high));
-      // Single slow runs must not flatten the trend: ranges may go over the edge by one height of the values.
-      const size = seen[1] - seen[0];
+      // Single slow runs must not flatten the trend: long ranges go over the edge.
+      const size = Math.max(seen[1] - seen[0], (ends[1] - ends[0]) / 3);
       let low = Math.max(ends[0], seen[0] - size), high = Math.min(ends[1], seen[1] + size);
       const room = Math.max((high - low) * 0.08, Math.abs(high) * 0.005, 1e-12);
       low -= room;

@@ -66,7 +66,7 @@ def server(folder: Path) -> Iterator[str]:
             _wait(process, port, home / "log")
             yield f"postgresql://tester@127.0.0.1:{port}"
         finally:
-            process.send_signal(signal.SIGINT)  # "fast" shutdown
+            process.send_signal(signal.SIGQUIT)  # at once, without writing out what is thrown away
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:

@@ -38,7 +38,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_result_sets_suite_branch_machine_at_s", "result_sets", ["suite", "branch", "machine", "at_s"]
     )
-    op.create_index("ix_result_sets_at_s", "result_sets", ["at_s"])
+    op.create_index("ix_result_sets_at_s_id", "result_sets", ["at_s", "id"])
     op.create_table(
         "attachments",
         sa.Column("result_set_id", sa.Integer, nullable=False),
@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("series_id", "result_set_id", name="pk_points"),
         _reference("points", "series_id", "series"),
         _reference("points", "result_set_id", "result_sets"),
+        sqlite_with_rowid=False,
     )
     op.create_index("ix_points_result_set_id", "points", ["result_set_id"])
     op.create_table(
