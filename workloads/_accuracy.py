@@ -140,7 +140,7 @@ class _Watch:
             name = _argument(self.name, at)
             self._keep(name, "input", value, type(module).__name__)
             # An edge of its own: the gradient of a tensor that several modules read is the sum of theirs.
-            edge: Any = value.view_as(value) if known is None or at >= len(known) else _force(value, known[at])
+            edge = _edge(value, None if known is None or at >= len(known) else known[at])
             if edge.requires_grad:
                 edge.register_hook(partial(self._gradient, name, "input_gradient"))
             given.append(edge)
@@ -303,6 +303,10 @@ def _keep(seen: Recording, name: str, kind: Kind, tensor: Tensor) -> None:
 
 def _on_host(tensor: Tensor) -> Tensor:
     return tensor.detach().float().cpu().clone()
+
+
+def _edge(value: Tensor, wanted: Tensor | None) -> Tensor:
+    return value.view_as(value) if wanted is None else _force(value, wanted)
 
 
 def _force(value: Tensor, wanted: Tensor | None) -> Tensor:
