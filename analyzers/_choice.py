@@ -83,9 +83,8 @@ def _ceilings(path: Path) -> Ceilings:
     if found is None:
         is_measured = manifest.data_origin == "measured"
         what = f"is a run of {manifest.workload[:40]!r}" if is_measured else "is not measured"
-        raise UsageError(
-            f"{path.name} {what}: no measured ceilings in it", hint="`ascend-perf run micro --preset device` measures them"
-        )
+        hint = "`ascend-perf run micro --preset device` measures them"
+        raise UsageError(f"{path.name} {what}: no measured ceilings in it", hint=hint)
     return found
 
 

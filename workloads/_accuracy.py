@@ -151,7 +151,8 @@ class _Watch:
         if not self.is_first:
             return None
         self.is_first = False
-        tensor = next((value for value in _flat(output) if _is_real(value)), None)
+        real = (value for value in _flat(output) if isinstance(value, Tensor) and value.is_floating_point())
+        tensor = next(real, None)
         if tensor is None:
             return None
         self.seen.order.append(self.name)
