@@ -38,6 +38,9 @@ MAX_ATTACHMENT_BYTES: Final = 64 << 20
 CHUNK: Final = 500
 """Values in one statement: SQLite once allowed 999."""
 
+RECENT: Final = 200
+"""Newest results that are looked at first for a baseline; older ones only where none of these fits."""
+
 Verdict = Literal["accepted", "dismissed"]
 _Item = TypeVar("_Item")
 
@@ -318,27 +321,30 @@ class Store:
         Raises:
             InputError: there is none; the message says what is missing.
         """
-        candidates = [one for one in self.sets(wanted) if not one.is_simulated and one.commit != (not_commit or 0)]
+        for limit in (RECENT, None):
+            found = self.sets(wanted, limit=limit)
+            candidates = [one for one in found if not one.is_simulated and one.commit != (not_commit or 0)]
+            alike = [one for one in candidates if like is None or not disagreeing(one.fingerprint, like)]
+            for one in alike:
+                if one.launches and not one.failed:
+                    return one
+            if len(found) < RECENT:
+                break  # these were all
         if not candidates:
             raise InputError(
                 f"the history {self.database.name} has no measured result of {_said(wanted)}",
                 hint="`ascend-perf history list` shows what there is; add one with `ascend-perf history add`",
             )
-        alike = [one for one in candidates if like is None or not disagreeing(one.fingerprint, like)]
         if not alike:
-            assert like is not None
-            names = ", ".join(disagreeing(candidates[0].fingerprint, like))
+            names = ", ".join(disagreeing(candidates[0].fingerprint, like or {}))
             raise InputError(
                 f"no result of {_said(wanted)} is from a machine like this one; the newest differs in: {names}",
                 hint="run the suite on the base commit on this machine, and add its result",
             )
-        whole = next((one for one in alike if not one.failed and one.launches), None)
-        if whole is None:
-            raise InputError(
-                f"each of {len(alike)} results of {_said(wanted)} has runs that failed",
-                hint="`ascend-perf history list` shows them; name a --commit to take one all the same",
-            )
-        return whole
+        raise InputError(
+            f"each of {len(alike)} results of {_said(wanted)} has runs that failed",
+            hint="`ascend-perf history list` shows them; name a --commit to take one all the same",
+        )
 
     # ---- deciding, removing -----------------------------------------------------------------------------------------
 
