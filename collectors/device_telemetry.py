@@ -28,6 +28,7 @@ from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors._process_group import end_group
 from ascend_perf.collectors.energy import POWERCAP, packages
 from ascend_perf.collectors.npu_exporter import ExportedChip, fetch, read
+from ascend_perf.collectors.telemetry import Cost, counted
 from ascend_perf.device.integration import Integral, integrate
 from ascend_perf.errors import InputError
 
@@ -97,6 +98,7 @@ class DeviceSampler:
         self.phase = "start"
         self.samples: list[DeviceSample] = []
         self.problems: list[str] = []
+        self.costs: list[Cost] = []
         self._clock_ns = clock_ns
         self._sources = sources
         self._threads = [
@@ -126,7 +128,8 @@ class DeviceSampler:
             )
 
         try:
-            source.run(source, emit)
+            with counted(self.costs):
+                source.run(source, emit)
         except OSError as error:
             self.problems.append(f"{BEGINNING}{source.name}: {error}")
 

@@ -9,13 +9,15 @@ import csv
 import importlib.util
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from ascend_perf.errors import MachineError
+from ascend_perf.model.finding import Metric
 
 if TYPE_CHECKING:
     import psutil
@@ -40,6 +42,39 @@ class Sample:
     host_available_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one sampling thread took of the machine."""
+
+    cpu_ns: int
+    """CPU time of the thread itself, without processes that it started."""
+    wall_ns: int
+    """Time that it ran."""
+
+
+def cost_metrics(costs: Iterable[Cost]) -> tuple[Metric, ...]:
+    """`telemetry_overhead`: CPU time of all sampling threads by the time that the longest ran, as a share of one core.
+
+    The steps with telemetry are compared with nothing: it runs all the time, and outside of the workload's process.
+    """
+    found = tuple(costs)
+    wall_ns = max((cost.wall_ns for cost in found), default=0)
+    if wall_ns <= 0:
+        return ()
+    value = sum(cost.cpu_ns for cost in found) / wall_ns
+    return (Metric(name="telemetry_overhead", value=value, unit="ratio", better="none"),)
+
+
+@contextmanager
+def counted(costs: list[Cost]) -> Iterator[None]:
+    """Add what this thread takes inside the `with`."""
+    cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        costs.append(Cost(cpu_ns=time.thread_time_ns() - cpu_ns, wall_ns=time.perf_counter_ns() - wall_ns))
+
+
 def is_available() -> bool:
     """Whether psutil is installed."""
     return importlib.util.find_spec("psutil") is not None
@@ -55,6 +90,7 @@ class Sampler:
 
         self.phase = "start"
         self.samples: list[Sample] = []
+        self.costs: list[Cost] = []
         self._process = psutil.Process(pid)
         self._interval_s = interval_s
         self._clock_ns = clock_ns
@@ -72,6 +108,10 @@ class Sampler:
         self._thread.join()
 
     def _run(self) -> None:
+        with counted(self.costs):
+            self._sample_all()
+
+    def _sample_all(self) -> None:
         import psutil
 
         while True:

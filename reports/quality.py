@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 from ascend_perf.analyzers._rules import limit, shown_value
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
-from ascend_perf.model.trace import Check
+from ascend_perf.model.trace import Check, ProfilerSettings
+from ascend_perf.reports import overhead
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Payload, ReadSource, shown_path
 from ascend_perf.reports.phrases import phrase
@@ -25,12 +26,13 @@ _Key = TypeVar("_Key", bound=Hashable)
 def quality_tables(payload: Payload, lang: Lang) -> tuple[ResultTable, ...]:
     """Tables of the data quality section in reading order; cells that are words of ours are in `lang`.
 
-    Rows: one per figure of the run's manifest; per file; per dropped reason and file; per check; per missing kind of
-    data; per warning; per analyzer and rank; per reader that could not be loaded; per threshold of the user; per
-    setting.
+    Rows: one per figure of the run's manifest; per collector; per file; per dropped reason and file; per check; per
+    missing kind of data; per warning; per analyzer and rank; per reader that could not be loaded; per threshold of
+    the user; per setting.
     """
     tables = (
         _figures(payload),
+        _overheads(payload, lang),
         _sources(payload, lang),
         _dropped(payload, lang),
         _checks(payload, lang),
@@ -56,9 +58,22 @@ def _table(name: str, columns: _Columns, rows: Sequence[Sequence[Cell]]) -> Resu
 def _figures(payload: Payload) -> ResultTable:
     """What the run measured by itself, under the names that docs/workloads.md explains."""
     metrics = () if payload.manifest is None else payload.manifest.metrics
-    known = [(metric.name, metric.value, metric.unit) for metric in metrics if metric.value is not None]
+    known = [
+        (metric.name, metric.value, metric.unit)
+        for metric in metrics if metric.value is not None and metric.name not in overhead.COSTS
+    ]  # fmt: skip
     rows: list[list[Cell]] = [[name, format_quantity(value, unit)] for name, value, unit in known]
     return _table("figures", (("figure", "none"), ("value", "none")), rows)
+
+
+def _overheads(payload: Payload, lang: Lang) -> ResultTable:
+    """What collecting cost; measured in the same run."""
+    made = []
+    if payload.manifest is not None:
+        settings = payload.ranks[0].meta.settings if payload.ranks else ProfilerSettings()
+        made = overhead.rows(payload.manifest, settings)
+    rows: list[list[Cell]] = [[said.en if lang == "en" else said.zh for said in row] for row in made]
+    return _table("overheads", (("collector", "none"), ("overhead", "none"), ("basis", "none")), rows)
 
 
 def _in(text: str, lang: Lang, column: str = "") -> str:

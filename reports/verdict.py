@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, Literal
@@ -12,6 +12,7 @@ from ascend_perf.model.finding import Finding, Words
 from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
+from ascend_perf.reports.overhead import known_metrics, noise_of
 from ascend_perf.reports.payload import Payload
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.units import Unit, amdahl_bound, format_bound, format_quantity, significant
@@ -346,11 +347,11 @@ def _run_tiles(payload: Payload) -> tuple[Tile, ...]:
         value = _same(rate)
         note, hint = words("tile.throughput_note"), words("tile.throughput_hint")
         made.append(Tile(key="throughput", label=words("tile.throughput"), value=value, note=note, hint=hint))
-    known = {m.name: m.value for m in manifest.metrics if m.value is not None}
+    known = known_metrics(manifest)
     if (overhead := known.get("profiler_overhead")) is not None:
         value, note = _same(format_quantity(overhead, "ratio")), words("tile.overhead_note")
-        noise = _noise(known)
-        if noise is not None and overhead < noise:
+        noise = noise_of(known)
+        if noise is not None and abs(overhead) < noise:
             # The steps differ more among themselves than the profiler changes them: no figure to speak of.
             value, note = _same(f"< {format_quantity(noise, 'ratio')}"), words("tile.overhead_noise")
         made.append(
@@ -361,12 +362,6 @@ def _run_tiles(payload: Payload) -> tuple[Tile, ...]:
         label, hint = words("tile.host_memory"), words("tile.host_memory_hint")
         made.append(Tile(key="host_memory", label=label, value=value, note=note, hint=hint))
     return tuple(made)
-
-
-def _noise(known: Mapping[str, float]) -> float | None:
-    """Spread of the unprofiled steps (interquartile range) against their median."""
-    middle, iqr = known.get("step_time_median"), known.get("step_time_iqr")
-    return iqr / middle if middle and iqr is not None else None
 
 
 def _unknown(key: str) -> Tile:

@@ -160,6 +160,7 @@ class _Attempt:
         self._notes: list[str] = list(plan.notes)
         self._exports: list[msprof.Exported] = []
         self._samples: Sequence[telemetry.Sample] = ()
+        self._costs: Sequence[telemetry.Cost] = ()
         self._device_samples: Sequence[device_telemetry.DeviceSample] = ()
         self._began_ns = 0
         self._stopped = ""
@@ -196,6 +197,7 @@ class _Attempt:
                 umask=0o027 if is_msprof else -1,
             )
         self._samples, self._device_samples = watch.samples, watch.device_samples
+        self._costs = watch.costs
         self._notes += watch.device_problems
         ended = self._ended
         code = ended.code
@@ -439,7 +441,7 @@ class _Attempt:
                 **versions(), **({"cann": self._here.cann_version} if self._here.cann_version else {}),
             },
             environment=environment(self._environment),
-            metrics=metrics,
+            metrics=(*metrics, *telemetry.cost_metrics(self._costs)),
             files={
                 **({"trace": tuple(f"{in_process.TRACE_FOLDER}/{name}" for name in traces)} if traces else {}),
                 **({"telemetry": (TELEMETRY_FILE,)} if self._samples else {}),
@@ -457,7 +459,8 @@ def _phase_at(time_ns: int, phases: Sequence[tuple[int, str]]) -> str:
 
 
 def _code_words(code: int) -> str:
-    if code > 128:
+    # Signals end at 64: what is above is a code of the program itself (`exit(-1)` is 255).
+    if 128 < code <= 192:
         killed = " (the memory of the machine, or of its container, was used up?)" if code == 137 else ""
         return f"the command was ended by signal {code - 128}{killed}"
     return f"the command ended with code {code}"

@@ -135,6 +135,7 @@ class _Attempt:
         self._prediction: _spec.Prediction | None = None
         self._said = figures.Said()
         self._energy: figures.Energy | None = None
+        self._costs: tuple[telemetry.Cost, ...] = ()
         self._notes: list[str] = []
         self._files: dict[str, tuple[str, ...]] = {}
 
@@ -228,6 +229,7 @@ class _Attempt:
         elif not telemetry.is_available():
             self._notes.append("no telemetry: psutil is not installed")
         self._notes += sampling.device_problems
+        self._costs = tuple(sampling.costs)
         first = self._request.ranks.here[0]
         phases = [(int(told["time_ns"]), str(told["phase"])) for told in heard.of("phase") if told["rank"] == first]
         device_samples = device_telemetry.relabelled(sampling.device_samples, phases)
@@ -313,7 +315,7 @@ class _Attempt:
             command=command_of(request),
             versions=said.versions,
             environment=said.environment,
-            metrics=metrics,
+            metrics=(*metrics, *telemetry.cost_metrics(self._costs)),
             timings_ns={} if timed is None else {
                 "warmup": tuple(timed["warmup_ns"]),
                 "measured": tuple(timed["measured_ns"]),
@@ -398,6 +400,11 @@ class _Sampling:
     def device_samples(self) -> Sequence[device_telemetry.DeviceSample]:
         """What was sampled of the devices."""
         return () if self._devices is None else self._devices.samples
+
+    @property
+    def costs(self) -> list[telemetry.Cost]:
+        """What the samplers that have ended took."""
+        return [cost for one in (self._sampler, self._devices) if one is not None for cost in one.costs]
 
     @property
     def device_problems(self) -> list[str]:

@@ -72,6 +72,11 @@ class Watch:
         return () if self._devices is None else self._devices.samples
 
     @property
+    def costs(self) -> list[telemetry.Cost]:
+        """What the samplers that have ended took."""
+        return [cost for one in (self._sampler, self._devices) if one is not None for cost in one.costs]
+
+    @property
     def device_problems(self) -> list[str]:
         """What was absent, and what ended by itself."""
         return self._absent + ([] if self._devices is None else [masked(text) for text in self._devices.problems])

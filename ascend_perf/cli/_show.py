@@ -235,7 +235,7 @@ _SUMMARY: Final = {
 
 _LATENCY: Final = re.compile(r"(.+)_(p50|p90|p95|p99)")
 _COMMON: Final = re.compile(
-    r"step_.*|(?:model|hardware)_flops_.*|parameters|profiler_overhead|[mh]fu|peak_.*|memory_.*|predicted_.*"
+    r"step_.*|(?:model|hardware)_flops_.*|parameters|(?:profiler|telemetry)_overhead|[mh]fu|peak_.*|memory_.*|predicted_.*"
     r"|communication_per_step|energy|power_mean|.*_per_joule|.*_per_s(?:_per_device)?|.*_(?:p50|p90|p95|p99|mean)"
 )
 """Names of figures that every workload has, or that have a line of their own."""

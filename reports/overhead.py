@@ -1,0 +1,60 @@
+"""What collecting cost in this run: of the profiler at its level, of telemetry; what was compared with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ascend_perf.model.finding import Words
+from ascend_perf.model.run import Manifest
+from ascend_perf.model.trace import ProfilerSettings
+from ascend_perf.reports.catalogue import words
+from ascend_perf.units import format_quantity, significant
+
+COSTS = frozenset({"profiler_overhead", "telemetry_overhead"})
+"""Metrics of a run that tell of the collectors, not of the program."""
+
+
+def known_metrics(manifest: Manifest) -> dict[str, float]:
+    """Metrics of a run that have a value, by name."""
+    return {metric.name: metric.value for metric in manifest.metrics if metric.value is not None}
+
+
+def noise_of(known: Mapping[str, float]) -> float | None:
+    """Spread of the unprofiled steps (interquartile range) against their median."""
+    middle, iqr = known.get("step_time_median"), known.get("step_time_iqr")
+    return iqr / middle if middle and iqr is not None else None
+
+
+def rows(manifest: Manifest, settings: ProfilerSettings) -> list[tuple[Words, Words, Words]]:
+    """Collector, its overhead, and how it was measured; one row for the profiler, one for telemetry.
+
+    A collector that `ascend-perf collect` used and whose cost the run does not tell stands there without a figure.
+
+    Args:
+        settings: of the profile of the first rank: names the profiler of runs whose manifest does not.
+    """
+    known = known_metrics(manifest)
+    collector, level = (str(manifest.config.get(name) or "") for name in ("collector", "level"))
+    found: list[tuple[Words, Words, Words]] = []
+    if "profiler_overhead" in known or collector:
+        names = (collector or settings.producer or "", level or settings.level or "")
+        name = " ".join(part for part in names if part)
+        found.append((words("overhead.profiler", name=name) if name else words("overhead.some_profiler"),
+                      *_of_profiler(known, collector)))
+    if (cost := known.get("telemetry_overhead")) is not None:
+        share = significant(cost * 100, 2)
+        found.append((words("overhead.telemetry"), words("overhead.of_core", share=share),
+                      words("overhead.telemetry_basis")))
+    return found
+
+
+def _of_profiler(known: Mapping[str, float], collector: str) -> tuple[Words, Words]:
+    overhead = known.get("profiler_overhead")
+    if overhead is None:
+        return words("overhead.not_measured"), words(f"overhead.{'msprof' if collector == 'msprof' else 'few'}_basis")
+    noise, count = noise_of(known), format_quantity(known.get("step_count"), "count")
+    if noise is not None and abs(overhead) < noise:
+        said = f"< {format_quantity(noise, 'ratio')}"
+        return Words(en=said, zh=said), words("overhead.noise_basis", count=count)
+    said = format_quantity(overhead, "ratio")
+    return Words(en=said, zh=said), words("overhead.basis", count=count)
