@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Literal, Protocol
 
-from ascend_perf.collectors import _torch_options
+from ascend_perf.collectors import _other_profilers, _torch_options
 from ascend_perf.collectors.devices import installed_version
 from ascend_perf.collectors.torch_profiler import activities, compress_trace
 from ascend_perf.errors import AscendPerfError, MachineError
@@ -113,7 +113,7 @@ def explained(error: Exception) -> tuple[str, str]:
     text = str(error).strip().splitlines()
     first = f"{type(error).__name__}: {text[0][:300] if text else ''}"
     if "Profiler is already enabled" in first or "profiler is already" in first.lower():
-        return "the program records itself with a profiler of its own", "switch that off, or do without collect"
+        return _other_profilers.OWN_PROFILER, _other_profilers.OWN_HINT
     return f"the profiler failed: {first}", ""
 
 
@@ -147,7 +147,7 @@ def _device_in_use(*, has_begun: bool) -> str:
 
 
 class _TorchRecorder:
-    """torch.profiler; leaves `<name>.pt.trace.json.gz`."""
+    """torch.profiler; leaves `<name>.pt.trace.json.gz`. It gives way to one that the program starts itself."""
 
     backend: Literal["torch"] = "torch"
     said: Sequence[str] = ()
@@ -157,6 +157,9 @@ class _TorchRecorder:
     ) -> None:
         from torch import profiler
 
+        self._has_given_way = False
+        if _other_profilers.is_on():
+            raise MachineError(_other_profilers.OWN_PROFILER, hint=_other_profilers.OWN_HINT)
         chosen = _torch_options.choose("torch", level, options)
         values = dict(chosen.values)
         wanted = activities(device)
@@ -166,7 +169,7 @@ class _TorchRecorder:
         self.notes: Sequence[str] = chosen.notes
         self._target = _free(folder, name, ".pt.trace.json.gz")
         self._written: list[Path] = []
-        with _quiet():
+        with _quiet(), _other_profilers.ours():
             self._profiler = profiler.profile(
                 activities=wanted,
                 schedule=None if schedule is None else profiler.schedule(
@@ -176,23 +179,39 @@ class _TorchRecorder:
                 **values,
             )  # fmt: skip
             self._profiler.start()
+        _other_profilers.when_another_begins(self._give_way)
 
     def step(self) -> None:
-        with _quiet():
+        self._check()
+        with _quiet(), _other_profilers.ours():
             self._profiler.step()
 
     def stop(self) -> list[Path]:
-        with _quiet():
+        self._check()
+        _other_profilers.when_another_begins(None)
+        with _quiet(), _other_profilers.ours():
             self._profiler.stop()
         return self._written
 
     def abandon(self) -> None:
-        with contextlib.suppress(Exception), _quiet():
+        if self._has_given_way:
+            return
+        _other_profilers.when_another_begins(None)
+        with contextlib.suppress(Exception), _quiet(), _other_profilers.ours():
             self._profiler.on_trace_ready = None
             self._profiler.stop()
 
     def size_bytes(self) -> int:
         return 0  # it keeps its events in memory
+
+    def _give_way(self) -> None:
+        if not self._written:  # it could have come to its end, and be about to be stopped
+            self.abandon()
+            self._has_given_way = True
+
+    def _check(self) -> None:
+        if self._has_given_way:
+            raise MachineError(_other_profilers.OWN_PROFILER, hint=_other_profilers.OWN_HINT)
 
     def _export(self, profiler: Any) -> None:
         plain = self._target.with_suffix("")

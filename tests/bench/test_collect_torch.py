@@ -266,3 +266,58 @@ def test_the_trace_of_a_rank_survives_the_failure_of_another(tmp_path: Path) -> 
     assert [path.name for path in sorted((done.folder / "trace").iterdir())] == [
         "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"
     ]  # fmt: skip
+
+
+OWN_PROFILER = HEAD + """
+from torch.profiler import ProfilerActivity, profile, schedule
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+def train(steps, profiler=None):
+    for step in range(steps):
+        optimizer.zero_grad(); forward().backward(); optimizer.step()
+        if profiler is not None: profiler.step()
+def ready(profiler): print("own rows", len(profiler.key_averages()) > 10)
+cpu = [ProfilerActivity.CPU]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "own",
+    [
+        "with profile(activities=cpu, on_trace_ready=ready): train(14)",  # on before ours is due
+        "train(7)\nwith profile(activities=cpu, on_trace_ready=ready): train(7)",  # begins while ours records
+        "train(5)\nwith profile(activities=cpu, on_trace_ready=ready): train(7)",  # begins while ours warms up
+        # Theirs warms up while ours begins.
+        "train(3)\nwith profile(activities=cpu, schedule=schedule(wait=0, warmup=4, active=2, repeat=1), "
+        "on_trace_ready=ready) as p: train(9, p)",
+        "train(7)\nwith torch.autograd.profiler.profile() as p: train(5)\nready(p)",
+    ],
+)
+def test_a_profiler_of_the_program_itself_goes_first(
+    tmp_path: Path, own: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = record(tmp_path, OWN_PROFILER + own)
+
+    assert "own rows True" in capfd.readouterr().out
+    assert (done.code, done.has_trace) == (0, False)
+    assert done.manifest.problem == "the program records itself with a profiler of its own"
+
+
+def test_a_profiler_of_the_program_before_and_after_ours_is_left_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    alone = "with profile(activities=cpu, on_trace_ready=ready): train(2)"
+    done = record(tmp_path, f"{OWN_PROFILER}{alone}\ntrain(12)\n{alone}")
+
+    assert capfd.readouterr().out.count("own rows True") == 2
+    assert (done.code, done.has_trace, done.manifest.problem) == (0, True, "")
+
+
+@pytest.mark.parametrize("code", [1, 127, 128, 193, 255])
+def test_codes_of_the_program_are_no_signals(code: int) -> None:
+    assert bench._code_words(code) == f"the command ended with code {code}"
+
+
+@pytest.mark.parametrize("number", [1, 6, 9, 11, 64])
+def test_codes_of_shells_for_signals_are(number: int) -> None:
+    assert f"ended by signal {number}" in bench._code_words(128 + number)
