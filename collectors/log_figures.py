@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ascend_perf.collectors._patience import patience
 from ascend_perf.errors import InputError
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.table import NULL, Kind, Table
@@ -143,7 +144,7 @@ def read(path: Path, expressions: Expressions | None) -> Figures:
         expressions: the user's; None takes our readers.
 
     Raises:
-        InputError: nothing was found.
+        InputError: nothing was found, or an expression takes too long.
     """
     if expressions is None:
         return _by_readers(path)
@@ -152,25 +153,26 @@ def read(path: Path, expressions: Expressions | None) -> Figures:
     hits, counted = 0, 0
     if not path.is_file():
         raise InputError(f"{path} is no file", hint="check the path")
-    for line in log_lines(path):
-        found = next((match for pattern in expressions.lines if (match := pattern.search(line))), None)
-        if found is None:
-            continue
-        hits += 1
-        values = {
-            expressions.names.get(name, name): _scaled(text, expressions.factors.get(name, 1.0))
-            for name, text in found.groupdict().items() if text is not None
-        }  # fmt: skip
-        step = next((value for name, value in values.items() if _is_step(name)), None)
-        if step is None:
-            # A log without steps counts its own lines with figures of ours.
-            step = float(counted + 1)
-            values["step"] = step
-        counted += rows.add(values)
-        at = int(step) if isinstance(step, float) and math.isfinite(step) else None
-        for name, value in values.items():
-            if figure_of(name) is None and isinstance(value, float):
-                own.setdefault(name, []).append((at, value))
+    with patience() as watched:
+        for line in watched.of(log_lines(path)):
+            found = next((match for pattern in expressions.lines if (match := pattern.search(line))), None)
+            if found is None:
+                continue
+            hits += 1
+            values = {
+                expressions.names.get(name, name): _scaled(text, expressions.factors.get(name, 1.0))
+                for name, text in found.groupdict().items() if text is not None
+            }  # fmt: skip
+            step = next((value for name, value in values.items() if _is_step(name)), None)
+            if step is None:
+                # A log without steps counts its own lines with figures of ours.
+                step = float(counted + 1)
+                values["step"] = step
+            counted += rows.add(values)
+            at = int(step) if isinstance(step, float) and math.isfinite(step) else None
+            for name, value in values.items():
+                if figure_of(name) is None and isinstance(value, float):
+                    own.setdefault(name, []).append((at, value))
     if not rows.rows and not own:
         looked = f"{hits} lines match, none has a number" if hits else "no line matches an expression"
         raise InputError(f"{path.name}: {looked}", hint="try one line at a time in Python's re.search")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_perf.cli import cli
+from ascend_perf.collectors import log_figures
+from ascend_perf.collectors._patience import Patience, patience
 from ascend_perf.collectors.log_figures import (
     Figures,
     checked_expressions,
@@ -181,3 +184,28 @@ def test_the_command_reads_a_log_of_megatron_without_expressions(tmp_path: Path)
     assert values["iteration_ns_mean"] == pytest.approx(1001.5e6)
     assert values["flops_per_s_mean"] == pytest.approx(158.3e12)
     assert values["skipped"] == 0
+
+
+@pytest.mark.parametrize("expression", [r"(?P<loss>(a+)+)$", r"^(?P<loss>(a|aa)+)$", r"(?P<loss>(?:a*)*)b"])
+def test_an_expression_that_takes_years_is_ended_and_named_by_its_line(
+    tmp_path: Path, expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_figures, "patience", lambda: patience(0.05))
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n" + "a" * 60 + "!\n")
+    before = signal.getsignal(signal.SIGALRM)
+
+    with pytest.raises(InputError, match=r"line 2: an expression takes too long"):
+        read(log, checked_expressions({"lines": [expression]}, "own.yaml"))
+
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_lines_that_go_on_are_not_ended() -> None:
+    watched = Patience()
+    for line in watched.of(["a", "b", "c"]):
+        watched.check(0, None)  # the timer runs down once at each line
+        assert line in "abc"
+    with pytest.raises(InputError, match="line 3"):
+        watched.check(0, None)
