@@ -159,7 +159,7 @@ def read_model(path: Path) -> Any:
             "ONNX files are read with the package onnx, not installed here", hint="pip install 'ascend-perf[onnx]'"
         ) from error
     if not path.is_file():
-        raise InputError(f"no file {path.name}", hint="give the .onnx file of the model")
+        raise InputError(f"no file {path.name or path}", hint="give the .onnx file of the model")
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path.name} is larger than 2 GiB", hint="keep the weights of large models as external data")
     model = onnx.ModelProto()
