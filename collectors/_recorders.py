@@ -24,6 +24,8 @@ from ascend_perf.errors import AscendPerfError, MachineError
 UNDER_MSPROF: Final = ("PROFILER_SAMPLECONFIG", "PROFILING_MODE")
 """Set in a program that msprof records. Source: format reference for collectors, section 2.6."""
 TWO_PROFILERS: Final = "two profilers selected (msprof, torch_npu): they share the device's single profiling channel"
+NO_FILE: Final = "the profiler could not write its trace"
+NO_FILE_HINT: Final = "is the disk full, or a limit of file sizes (ulimit -f) reached?"
 NPU_LEFT_OUT: Final = "the NPU is not recorded: torch's profiler knows the host only (take --with torch-npu)"
 TWO_HINT: Final = "choose one: start the program without msprof, or take --with msprof"
 
@@ -224,7 +226,8 @@ class _TorchRecorder:
             remove(self._target)
             raise
         finally:
-            remove(plain)
+            for left in (plain, plain.with_name(f"{plain.name}.tmp")):  # the profiler writes there first
+                remove(left)
 
 
 def _check_whole(plain: Path) -> None:
@@ -232,7 +235,10 @@ def _check_whole(plain: Path) -> None:
 
     Raises:
         OSError: it ends early, as on a full disk: the profiler itself does not tell.
+        MachineError: there is none: it could not even be moved to its place.
     """
+    if not plain.exists():
+        raise MachineError(NO_FILE, hint=NO_FILE_HINT)
     with open(plain, "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - 64))

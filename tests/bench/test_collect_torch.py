@@ -321,3 +321,17 @@ def test_codes_of_the_program_are_no_signals(code: int) -> None:
 @pytest.mark.parametrize("number", [1, 6, 9, 11, 64])
 def test_codes_of_shells_for_signals_are(number: int) -> None:
     assert f"ended by signal {number}" in bench._code_words(128 + number)
+
+
+def test_a_limit_of_file_sizes_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    limited = TRAINS.replace("for step", """import resource
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+for step""")
+    done = record(tmp_path, limited)
+
+    assert done.code == 0
+    assert done.manifest.problem == "the profiler could not write its trace"
+    assert "ulimit -f" in done.hint
+    assert not done.has_trace
+    assert list((done.folder / "trace").iterdir()) == []
