@@ -23,6 +23,7 @@ NO_BYTES: Final = 512 << 20
 MANY_FILES: Final = 65535
 """Open files that hccl_test asks for. Source: collector reference, section 4.1."""
 SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "jiffies", "refined-jiffies"})
+_OF_NPUS: Final = ("HCCL_", "ASCEND_", "PYTORCH_NPU_", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF")
 OLD_LIBC: Final = (2, 34)
 """Below, a defect of static TLS can end the parser of profiles with memory data. Source: the same, section 2.5."""
 
@@ -83,6 +84,11 @@ def variables(machine: Machine, seen: Ascend) -> list[Line]:
                         Words(f"unset {name}", f"unset {name}"),
                     )
                 )  # fmt: skip
+    if not found and kind != "npu" and any(name.startswith(_OF_NPUS) for name in machine.environment):
+        return [ok(
+            "environment", "no variable that counts here is wrong; those of NPUs (HCCL_*, ASCEND_*) were not judged",
+            "对本机有效的环境变量无误；未检查 NPU 的变量（HCCL_*、ASCEND_*）",
+        )]  # fmt: skip
     return found or [ok("environment", "no variable is wrong", "环境变量无误")]
 
 

@@ -50,6 +50,12 @@ _SERIAL: Final = re.compile(
     r"(?P<value>[\w-]{6,}(?: [0-9A-F]{6,})*)",
     re.IGNORECASE,
 )
+_NAMED_HOST: Final = re.compile(
+    r"(?P<name>\b(?:host(?:_?name|_?ip)?|node(?:_?name)?|server(?:_?id|_?name)?|master_addr|rdzv_endpoint|fqdn)"
+    r"[\"']?\s*[=:]\s*[\"']?)(?P<value>(?=[\w.-]*[\d.])[A-Za-z][\w-]*(?:\.[\w-]+)*)",
+    re.IGNORECASE,
+)
+"""What stands behind a word for a host and looks like the name of one: it holds a digit or a dot."""
 _USER_AT: Final = re.compile(r"(?<![\w.])[a-z_][\w.-]{0,31}@[A-Za-z][\w.-]{0,62}(?=[\s:$#~\]]|$)")
 _HOME: Final = re.compile(r"(?:/home|/Users|/data/home)/([^/\s:;,\"']+)|[A-Za-z]:\\Users\\([^\\\s\"']+)")
 _FOLDERS: Final = re.compile(r"(?<![\w.<])(?:~|\.\.?)?/(?:[^/\s:;,\"'()<>\]]+/)*(?=[^/\s:;,\"'()<>\]]*)")
@@ -85,6 +91,7 @@ class Masks:
         text = _USER_AT.sub("<user>@<host>", text)
         # The two slashes are set apart, that the address is not taken for a folder.
         text = _URL_HOST.sub(lambda found: f"{found['scheme']}:\1<host>{found['port'] or ''}", text)
+        text = _NAMED_HOST.sub(lambda found: f"{found['name']}<host>", text)
         text = _MAC.sub("<address>", text)
         text = _IPV4.sub("<address>", text)
         text = _IPV6.sub(lambda found: found[0] if _CLOCK.fullmatch(found[0]) else "<address>", text)

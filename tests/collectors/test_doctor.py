@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ascend_perf.collectors import _doctor_host
+from ascend_perf.collectors._doctor_ascend import look
 from ascend_perf.collectors._doctor_tools import ABSENT
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.devices import Inventory, SeenDevice
@@ -351,3 +353,20 @@ def test_the_exporter_is_asked_only_when_its_address_is_given(tmp_path: Path) ->
     assert "127.0.0.1" not in line.said.en
     assert lacking(gone, ["exporter"]) == ["exporter"]
     assert of(diagnose(build(tmp_path / "c", ARM)), "exporter") == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, "no variable is wrong"),
+        ({"HCCL_BUFFSIZE": "lots"}, "those of NPUs (HCCL_*, ASCEND_*) were not judged"),
+        ({"TASK_QUEUE_ENABLE": "7"}, "were not judged"),
+    ],
+)
+def test_variables_that_were_not_judged_are_not_called_right(
+    tmp_path: Path, variables: dict[str, str], said: str
+) -> None:
+    machine = plain(tmp_path, **variables)
+    (line,) = _doctor_host.variables(machine, look(machine))
+    assert line.level == "ok"
+    assert said in line.said.en
