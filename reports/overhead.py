@@ -56,5 +56,8 @@ def _of_profiler(known: Mapping[str, float], collector: str) -> tuple[Words, Wor
     if noise is not None and abs(overhead) < noise:
         said = f"< {format_quantity(noise, 'ratio')}"
         return Words(en=said, zh=said), words("overhead.noise_basis", count=count)
+    if overhead < 0:
+        faster = format_quantity(-overhead, "ratio")
+        return words("overhead.not_measured"), words("overhead.disturbed_basis", faster=faster, count=count)
     said = format_quantity(overhead, "ratio")
     return Words(en=said, zh=said), words("overhead.basis", count=count)

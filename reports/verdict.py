@@ -354,6 +354,8 @@ def _run_tiles(payload: Payload) -> tuple[Tile, ...]:
         if noise is not None and abs(overhead) < noise:
             # The steps differ more among themselves than the profiler changes them: no figure to speak of.
             value, note = _same(f"< {format_quantity(noise, 'ratio')}"), words("tile.overhead_noise")
+        elif overhead < 0:
+            value, note = words("overhead.not_measured"), words("tile.overhead_disturbed")
         made.append(
             Tile(key="overhead", label=words("tile.overhead"), value=value, note=note, hint=words("tile.overhead_hint"))
         )

@@ -208,6 +208,7 @@ _SUMMARY: Final = {
         "profiler": "  profiler     {}; the figures above are without it",
         "overhead": "makes steps {} longer",
         "no_overhead": "changes steps less than they vary",
+        "disturbed": "unknown, the steps without it were slower",
         "note": "  note         {}",
     },
     "zh": {
@@ -228,6 +229,7 @@ _SUMMARY: Final = {
         "profiler": "  采集开销    {}；以上数据均在未采集时测得",
         "overhead": "单步增加 {}",
         "no_overhead": "小于单步耗时自身的波动",
+        "disturbed": "未知，未采集的 step 反而更慢",
         "note": "  说明        {}",
     },
 }
@@ -262,7 +264,10 @@ def _overhead_words(values: Mapping[str, Metric], words: Mapping[str, str]) -> s
     overhead, step, spread = (values[name].value for name in ("profiler_overhead", "step_time_median", "step_time_iqr"))
     if overhead is None:
         return words["unknown"]
-    if overhead <= 0 or (step is not None and spread is not None and overhead <= spread / step):
+    noise = spread / step if step and spread is not None else None
+    if overhead < 0 and noise is not None and -overhead > noise:
+        return words["disturbed"]
+    if overhead <= 0 or (noise is not None and overhead <= noise):
         return words["no_overhead"]
     return words["overhead"].format(format_ratio(overhead))
 
