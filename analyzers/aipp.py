@@ -350,7 +350,7 @@ def _finding(
         title=Words(
             f"Preprocessing takes {format_ratio(share_all)} of the step ({spent}), most of it in {biggest}; "
             f"{takes[0]} {format_ratio(share)} of the step at most.",
-            f"预处理占单步 {format_ratio(share_all)}（{spent}），其中 {_said(biggest)} 最长；"
+            f"预处理占单步 {format_ratio(share_all)}（{spent}），其中{_said(biggest)}最长；"
             f"{takes[1]} {format_ratio(share)}。",
         ),
         share_ratio=share,

@@ -96,8 +96,8 @@ def _finding(time: KernelTime, item: Candidate) -> Finding | None:
         where=time.where(rows), whole_ns=time.whole_ns,
         formula=FORMULAS[item.fusion.floor.products],
         cause=Words(
-            f"{what.en} is written operator by operator: each kernel reads its tensors and writes them back to memory",
-            f"{what.zh}逐个算子书写，每个 Kernel 都从内存读入张量并写回",
+            f"{what.en} is written operator by operator: each kernel reads its tensors and writes them back to memory.",
+            f"{what.zh}逐个算子书写，每个 Kernel 都从内存读入张量并写回。",
         ),
     )  # fmt: skip
     return replace(made, remedies=remedies_of(item))

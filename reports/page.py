@@ -326,16 +326,14 @@ def _importance(item: Placed, near: Mapping[int | None, int]) -> tuple[bool, int
 
 
 def _ranks_left_out(every: Sequence[tuple[str, Placed]], near: Mapping[int | None, int]) -> list[Json]:
-    """For each section the ranks whose tables are not in the page."""
-    left: dict[str, dict[int, None]] = {}
-    for section, item in every:
-        if item.scope == "rank" and item.rank is not None and item.rank not in near:
-            left.setdefault(section, {})[item.rank] = None
+    """The ranks whose tables are not in the page: said once, in the first section that lacks some."""
+    left = [(section, item.rank) for section, item in every if item.scope == "rank" and item.rank not in near]
+    ranks = {rank for _, rank in left if rank is not None}
+    if not ranks:
+        return []
     shown = ranges(rank for rank in near if rank is not None)
-    return [
-        {"section": section, "text": _pair(words("cut.ranks", shown=shown, count=len(ranks), rank=min(ranks)))}
-        for section, ranks in left.items()
-    ]
+    text = words("cut.ranks", shown=shown, count=len(ranks), rank=min(ranks))
+    return [{"section": next(section for section, rank in left if rank is not None), "text": _pair(text)}]
 
 
 def _fitted(section: str, item: Placed, origin_ns: int | None, room: int) -> tuple[dict[str, Json] | None, int, int]:

@@ -4,6 +4,7 @@
   const s = AP.s;
   const q = AP.format.quantity;
   const MOST_BARS = 16;
+  const MOST_OUTSIDE = 0.001; // of the time of all marks: what may lie outside of the roofline's axes
   const MANY_BARS = 8; // where there are more ranks than that, which the strip of the job shows
 
   // ---- where the step goes -------------------------------------------------------------------------------------
@@ -149,12 +150,21 @@
     const slopes = lines.filter(function (l) { return l.kind === "bandwidth"; });
     const peak = flat.length ? Math.max.apply(null, flat.map(function (l) { return l.value; })) : 0;
     const steep = slopes.length ? Math.max.apply(null, slopes.map(function (l) { return l.value; })) : 0;
-    const xs = marks.map(function (m) { return m.x; }).concat(peak && steep ? [peak / steep] : []);
-    const ys = marks.map(function (m) { return m.y; }).concat(flat.map(function (l) { return l.value; }));
+    // The axes reach down to what holds nearly all of the time: a few tiny kernels would stretch them over many decades.
+    let below = 0;
+    const low = new Set(marks.slice().sort(function (a, b) { return a.y - b.y; }).filter(function (m) { below += m.ns; return below <= total * MOST_OUTSIDE; }));
+    const main = marks.filter(function (m) { return !total || !low.has(m); });
+    const xs = main.map(function (m) { return m.x; }).concat(peak && steep ? [peak / steep] : []);
+    const ys = main.map(function (m) { return m.y; }).concat(flat.map(function (l) { return l.value; }));
     const range = {
       x0: Math.floor(Math.log10(Math.min.apply(null, xs)) - 0.1), x1: Math.ceil(Math.log10(Math.max.apply(null, xs)) + 0.3),
       y0: Math.floor(Math.log10(Math.min.apply(null, ys)) - 0.1), y1: Math.log10(Math.max.apply(null, ys)) + 0.3,
     };
+    const inside = marks.filter(function (m) {
+      const x10 = Math.log10(m.x), y10 = Math.log10(m.y);
+      return x10 >= range.x0 && x10 <= range.x1 && y10 >= range.y0 && y10 <= range.y1;
+    });
+    const outside = marks.length - inside.length;
 
     // What all roofs share is the device; it stands in the caption once.
     const device = sharedWords(lines.map(function (l) { return l.label; }));
@@ -214,7 +224,7 @@
           const x0 = px(low) + Math.max(0, reach) * share, y0 = py(low * l.value) + (x0 - px(low)) * Math.tan(angle) - 5;
           const points = [];
           for (let k = 0; k < long; k += 12) points.push({ x: x0 + k * Math.cos(angle), y: y0 + k * Math.sin(angle) - 4, w: 12 });
-          const hit = marks.filter(function (mark) { return points.some(function (p) { return Math.hypot(p.x + 6 - px(mark.x), p.y - py(mark.y)) < 20; }); }).length;
+          const hit = inside.filter(function (mark) { return points.some(function (p) { return Math.hypot(p.x + 6 - px(mark.x), p.y - py(mark.y)) < 20; }); }).length;
           return { x: x0, y: y0, points: points, hit: hit + (points.some(function (p) { return taken.some(function (t) { return Math.hypot(t.x - p.x, t.y - p.y) < 14; }); }) ? 1000 : 0) };
         };
         const place = [0.3, 0.45, 0.6, 0.15, 0.75, 0.02, 0.9].map(at).reduce(function (best, one) { return one.hit < best.hit ? one : best; });
@@ -224,7 +234,7 @@
       });
       // Together the marks cover at most an eighth of the plot; one alone is never larger than 16 px.
       const area = (width - m.l - m.r) * (height - m.t - m.b) / 8;
-      marks.forEach(function (mark) {
+      inside.forEach(function (mark) {
         const lines = function () {
           return [mark.name || mark.type || "", mark.type && mark.name !== mark.type ? mark.type : null, q(mark.ns, "ns"), q(mark.y, "flops_per_s") + " · " + AP.format.significant(mark.x, 3) + " FLOP/B", mark.roof];
         };
@@ -234,7 +244,7 @@
       });
       // Names for the largest marks, where they do not sit on one another.
       const said = new Set();
-      marks.slice(0, 12).forEach(function (mark) {
+      inside.slice(0, 12).forEach(function (mark) {
         const text = briefly(String(mark.type || mark.name || ""));
         if (said.has(text)) return;
         const w = textWidth(text) + 4, cx = px(mark.x), cy = py(mark.y);
@@ -252,8 +262,9 @@
       return root;
     }
     return h("figure", { class: "chart", "data-chart": "roofline" },
-      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + (device ? device + AP.t("ui.comma") : "") + AP.t("chart.achieved") + AP.t("ui.comma") + AP.t("chart.coverage", { count: marks.length, time: q(total, "ns") }))),
-      AP.sized(h("div", { class: "draw" }), draw));
+      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + (device ? device + AP.t("ui.comma") : "") + AP.t("chart.achieved") + AP.t("ui.comma") + AP.t("chart.coverage", { count: inside.length, time: q(inside.reduce(function (sum, m) { return sum + m.ns; }, 0), "ns") }))),
+      AP.sized(h("div", { class: "draw" }), draw),
+      outside ? h("p", { class: "note" }, AP.t("chart.outside", { count: AP.format.significant(outside, 12), share: shareText(marks.reduce(function (sum, m) { return sum + (inside.indexOf(m) < 0 ? m.ns : 0); }, 0) / (total || 1)) })) : null);
   };
 
   // ---- memory ----------------------------------------------------------------------------------------------------

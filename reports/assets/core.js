@@ -52,8 +52,14 @@ const AP = {};
   const RTL = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
   const RTL_RUNS = /([\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]+(?:[ _.-]+[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]+)*)/u;
 
+  const ROWS = /(\b[A-Z]-\d\d\b)/;
+
   /** Nodes of a text. Words written from right to left are isolated: they must not reorder the figures around them. */
   function texts(text, isHtml) {
+    // The number of a row (N-05) does not break at its hyphen.
+    if (isHtml && text.length < 4000 && ROWS.test(text)) {
+      return text.split(ROWS).filter(Boolean).map(function (part) { return ROWS.test(part) ? AP.h("span", { class: "whole" }, document.createTextNode(part)) : texts(part, true); }).flat();
+    }
     if (!isHtml || !RTL.test(text)) return [document.createTextNode(text)];
     return text.split(RTL_RUNS).filter(Boolean).map(function (run) {
       if (!RTL.test(run)) return document.createTextNode(run);

@@ -8,7 +8,12 @@
   function copyable(code) {
     const button = h("button", { type: "button", class: "quiet copy" }, AP.t("ui.copy"));
     button.addEventListener("click", function () { AP.copy(code, button); });
-    return h("div", { class: "code" }, h("pre", { tabindex: "0" }, h("code", null, code)), button);
+    // On a phone lines of code are wrapped: between words, not after the dashes of an option.
+    const words = code.split(/(\s+)/).map(function (word) {
+      if (/^-/.test(word) && word.length < 26) return h("span", { class: "whole" }, word);
+      return word.length < 26 ? word : word.match(/[^(.]+[(.]*|[(.]+/g).map(function (part, i) { return i ? [h("wbr"), part] : part; });
+    });
+    return h("div", { class: "code" }, h("pre", { tabindex: "0" }, h("code", null, words)), button);
   }
 
   function ranges(numbers) {
@@ -32,7 +37,7 @@
           return h("tr", null,
             h("th", { scope: "row" }, AP.w(item.name)),
             h("td", { class: typeof item.value === "number" ? "figure" : "word" }, value),
-            h("td", { class: "where" }, AP.w(item.where)),
+            h("td", { class: "where" }, paths(AP.w(item.where))),
             clocked && h("td", { class: "figure" }, item.at === null ? "" : AP.timelineOf(item.rank)
               ? h("button", {
                 type: "button", class: "link", title: AP.t("ui.show_in_timeline"),
@@ -42,19 +47,26 @@
         }))));
   }
 
+  /** A text whose long paths and names break where a folder or a word of theirs ends. */
+  function paths(text) {
+    return text.split(/([\x21-\x7e]{25,})/).map(function (part, i) {
+      return i % 2 ? part.match(/[^/_.=:]+[/_.=:]*|[/_.=:]+/g).map(function (piece, k) { return k ? [h("wbr"), piece] : piece; }) : part;
+    });
+  }
+
   function body(finding, number) {
     const based = [
       finding.formula && [AP.t("ui.formula") + AP.t("ui.colon"), h("code", null, AP.w(finding.formula))],
-      finding.source && [AP.t("ui.source") + AP.t("ui.colon") + AP.w(finding.source)],
+      finding.source && [AP.t("ui.source") + AP.t("ui.colon"), paths(AP.w(finding.source))],
       [AP.t("ui.row") + AP.t("ui.colon") + finding.code],
     ].filter(Boolean);
     const band = finding.bands.find(function (b) { return AP.timelineOf(b.rank); });
     return h("div", { class: "card-body" },
-      h("h4", null, AP.t("ui.why")), h("p", null, AP.w(finding.cause)),
-      finding.confirm && [h("h4", null, AP.t("ui.confirm")), h("p", null, AP.w(finding.confirm))],
+      h("h4", null, AP.t("ui.why")), h("p", null, paths(AP.w(finding.cause))),
+      finding.confirm && [h("h4", null, AP.t("ui.confirm")), h("p", null, paths(AP.w(finding.confirm)))],
       h("h4", null, AP.t("ui.evidence")), evidence(finding, number),
       finding.remedies.length && [h("h4", null, AP.t("ui.remedy")), h("ol", { class: "remedies" }, finding.remedies.map(function (r) {
-        return h("li", null, AP.w(r.text), r.code && copyable(r.code));
+        return h("li", null, paths(AP.w(r.text)), r.code && copyable(r.code));
       }))],
       h("p", { class: "based" }, AP.t("ui.based_on") + " — ", based.map(function (part, i) { return [i ? " · " : null, part]; })),
       h("p", { class: "links screen" },

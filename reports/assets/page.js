@@ -82,7 +82,7 @@
         t.healthy && h("span", { class: "healthy", style: { left: t.healthy[0] * 100 + "%", width: (t.healthy[1] - t.healthy[0]) * 100 + "%" } }),
         h("span", { class: "level", style: { width: (t.share * 100).toFixed(1) + "%" } })) : null,
       // A range in brackets stays on one line.
-      h("div", { class: "tile-note" }, AP.w(t.note).replace(/[（(][^（()）]{1,24}[)）]/g, function (range) { return "\u200b" + range.replace(/ /g, "\u00a0"); })),
+      h("div", { class: "tile-note" }, AP.w(t.note).replace(/[（(][^（()）]{1,16}[)）]/g, function (range) { return "\u200b" + range.replace(/ /g, "\u00a0"); })),
       h("p", { class: "off" }, AP.w(t.hint)));
   }
 

@@ -77,8 +77,11 @@
 
     function draw(width) {
       const height = Math.round(Math.max(260, Math.min(400, width * 0.42)));
-      const rate = function (p) { return q(Math.pow(10, p), "bytes_per_s"); };
-      const m = { l: 18 + 6 * Math.max.apply(null, AP.powers(range.y0, range.y1).map(function (p) { return rate(p).length; })), r: 24, t: 14, b: 44 };
+      const rate = function (p) { return q(+Math.pow(10, p).toPrecision(1), "bytes_per_s"); };
+      // Few decades: their twos and fives too.
+      const ticks = AP.powers(range.y0, range.y1).concat(range.y1 - range.y0 > 3.5 ? [] : AP.powers(range.y0 - 1, range.y1).map(function (p) { return [p + Math.log10(2), p + Math.log10(5)]; }).flat())
+        .filter(function (p) { return p >= range.y0 && p <= range.y1; });
+      const m = { l: 18 + 6 * Math.max.apply(null, ticks.map(function (p) { return rate(p).length; })), r: 24, t: 14, b: 44 };
       const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.sizes") });
@@ -89,7 +92,7 @@
         root.append(s("line", { class: "grid", x1: at, x2: at, y1: m.t, y2: height - m.b }),
           s("text", { class: "tick", x: at, y: height - m.b + 16, "text-anchor": "middle" }, q(Math.pow(4, p), "bytes")));
       }
-      AP.powers(range.y0, range.y1).forEach(function (p) {
+      ticks.forEach(function (p) {
         const at = py(Math.pow(10, p));
         root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: at, y2: at }),
           s("text", { class: "tick", x: m.l - 6, y: at + 4, "text-anchor": "end" }, rate(p)));
