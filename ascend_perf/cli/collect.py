@@ -132,8 +132,7 @@ def command(
     for note in manifest.notes:
         tell(note)
     if manifest.problem:
-        hint = f"\n  hint: {done.hint}" if done.hint else ""
-        click.echo(f"ascend-perf: {_said(manifest.problem, lang)}{hint}", err=True)
+        click.echo(f"ascend-perf: {problem_words(manifest.problem, done.hint, lang)}", err=True)
     if done.has_trace and not no_report:
         _report(done.folder, chosen_formats, lang)
     else:
@@ -217,6 +216,12 @@ def _assigned(text: str) -> tuple[str, str]:
     if not equals or not name.strip("- "):
         raise UsageError(f"--option {text!r} is not NAME=VALUE", hint="example: --option aic-metrics=Memory")
     return name.strip("- "), value
+
+
+def problem_words(problem: str, hint: str, lang: Literal["en", "zh"]) -> str:
+    """A problem and, in a line of its own, what to do about it."""
+    label = "提示：" if lang == "zh" else "hint: "
+    return _said(problem, lang) + (f"\n  {label}{_said(hint, lang)}" if hint else "")
 
 
 def _said(text: str, lang: Literal["en", "zh"]) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -109,3 +109,15 @@ def test_ranks(text: str, ranks: tuple[int, ...] | None) -> None:
 def test_what_is_no_list_of_ranks(text: str) -> None:
     with pytest.raises(UsageError, match="no list of ranks"):
         cli.ranks_of(text)
+
+
+@pytest.mark.parametrize(
+    ("lang", "words"),
+    [
+        ("en", "the disk is full: the trace could not be written\n  hint: free space, or choose another -o"),
+        ("zh", "磁盘已满：trace 未能写入\n  提示：释放空间，或用 -o 换一个目录"),
+    ],
+)
+def test_a_problem_and_its_hint_are_in_the_language_asked_for(lang: Literal["en", "zh"], words: str) -> None:
+    problem, hint = "the disk is full: the trace could not be written", "free space, or choose another -o"
+    assert cli.problem_words(problem, hint, lang) == words
