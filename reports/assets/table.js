@@ -196,7 +196,7 @@
       if (!c.style.figures && content.length > 32) {
         props.class += " long";
         content = content.length > LONG ? clamped(content) : breakable(content);
-      }
+      } else if (!c.style.figures && content.length > 14) props.class += " phrase";
       if (bars[c.reader.name] && typeof value === "number") {
         const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
         props.style = { "--fill": (share * 100).toFixed(1) + "%" };
