@@ -25,6 +25,9 @@ MAX_BYTES: Final = 256 * 2**20
 SIGNED_UNITS: Final = ("none", "ratio", "celsius")
 """Units of figures that may be negative."""
 
+LARGEST: Final = 1e100
+"""A figure beyond this, or nearer to zero than 1 over it, is damage: ratios of such overflow. Status: assumed."""
+
 _LARGEST: Final = 2**63 - 1
 _T = TypeVar("_T")
 
@@ -91,7 +94,7 @@ def read_results(path: Path) -> ResultSet:
     path = path / FILE_NAME if path.is_dir() else path
     node = _Node(_load(path), path.name, "")
     version = node.value.get("schema_version") if isinstance(node.value, dict) else None
-    if isinstance(node.value, dict) and version != SCHEMA_VERSION:
+    if isinstance(node.value, dict) and (type(version) is not int or version != SCHEMA_VERSION):
         seen = "no schema_version" if version is None else f"schema_version {_shown(version)}"
         raise InputError(
             f"{path.name} has {seen}, this ascend-perf reads result files of version {SCHEMA_VERSION}",
@@ -349,6 +352,8 @@ def _metric_of(node: _Node) -> Metric:
     value, rank = node.need("value"), node.may("rank")
     unit = cast(Unit, node.need("unit").one_of(get_args(Unit)))
     number = None if value.value is None else value.number()
+    if number and not 1 / LARGEST <= abs(number) <= LARGEST:
+        raise value.wrong(f"is {number:g}, a figure is 0 or between {1 / LARGEST:g} and {LARGEST:g} in size")
     if number is not None and number < 0 and unit not in SIGNED_UNITS:
         raise value.wrong(f"is negative ({number:g}), which no figure in {unit} can be")
     return Metric(

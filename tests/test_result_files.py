@@ -78,7 +78,7 @@ _fact = st.none() | st.booleans() | st.text(max_size=8) | _finite | st.integers(
 _facts = st.dictionaries(_word, _fact, max_size=3)
 _path = st.lists(st.from_regex(r"[a-z0-9]{1,5}", fullmatch=True), min_size=1, max_size=3).map("/".join)
 _metric = st.builds(
-    Metric, name=_word, value=st.none() | st.floats(0, 1e300) | st.integers(0, 2**62),
+    Metric, name=_word, value=st.none() | st.just(0.0) | st.floats(1e-100, 1e100) | st.integers(0, 2**62),
     unit=st.sampled_from(get_args(Unit)), better=st.sampled_from(get_args(Better)), rank=st.none() | st.integers(0, 9),
 )  # fmt: skip
 _launch = st.builds(
@@ -141,6 +141,8 @@ LAUNCH = "benchmarks[0].launches[0]"
         (lambda d: d.update(benchmarks=[3]), "benchmarks[0] must be an object, got 3"),
         (lambda d: d.update(schema_version=2), "has schema_version 2, this ascend-perf reads result files of"),
         (lambda d: d.update(schema_version="1"), "has schema_version the text '1', this"),
+        (lambda d: d.update(schema_version=True), "has schema_version true, this"),
+        (lambda d: d.update(schema_version=1.0), "has schema_version 1.0, this"),
         (lambda d: d.pop("schema_version"), "has no schema_version, this"),
         (lambda d: d.update(created="yesterday"), "created must be a time with its offset"),
         (lambda d: d.update(created="2026-04-07T10:15:32"), "created must be a time with its offset"),
@@ -172,6 +174,8 @@ LAUNCH = "benchmarks[0].launches[0]"
         (_metric_set("value", True), f"{LAUNCH}.metrics[0].value must be a number or null, got true"),
         (_metric_set("value", -1), f"{LAUNCH}.metrics[0].value is negative (-1), which no figure in items_per_s can"),
         (_metric_set("value", 10**400), f"{LAUNCH}.metrics[0].value is beyond 64 bits"),
+        (_metric_set("value", 1e308), f"{LAUNCH}.metrics[0].value is 1e+308, a figure is 0 or between 1e-100"),
+        (_metric_set("value", 5e-324), f"{LAUNCH}.metrics[0].value is 4.94066e-324, a figure is 0 or"),
         (_metric_set("unit", "parsec"), f"{LAUNCH}.metrics[0].unit must be one of ns, us"),
         (_metric_set("name", "loss"), f"{LAUNCH}.metrics[1] repeats the metric of one rank"),
         (lambda d: d["benchmarks"][0]["launches"][0]["metrics"][0].pop("value"), f"{LAUNCH}.metrics[0] has no 'value'"),

@@ -20,6 +20,7 @@ from ascend_perf.collectors import telemetry
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import InputError, MachineError
 from ascend_perf.model.finding import Metric
+from ascend_perf.result_files import LARGEST, SIGNED_UNITS
 from ascend_perf.workloads._load import Target, first_model, round_from
 from ascend_perf.workloads._load_figures import figures_of, percentile
 
@@ -115,6 +116,12 @@ def _numbers(name: str, pattern: str, text: str) -> list[float]:
 
 def _metric(metric: LogMetric, text: str) -> Metric:
     value = float(_TAKE[metric.take](_numbers(metric.name, metric.regex, text)))
+    # The result file would refuse it, and with it every run of the suite.
+    if value < 0 and metric.unit not in SIGNED_UNITS:
+        raise InputError(f"{metric.name}: the log has {value:g}, no figure in {metric.unit} is negative",
+                         hint="check `regex:` and `unit:`")  # fmt: skip
+    if value and not 1 / LARGEST <= abs(value) <= LARGEST:
+        raise InputError(f"{metric.name}: the log has {value:g}, which is no figure", hint="check `regex:`")
     return Metric(name=metric.name, value=value, unit=metric.unit, better=metric.better)
 
 

@@ -316,6 +316,15 @@ def test_takes_of_a_metric() -> None:
         assert figures_of_log(External(command=("x",), metrics=(metric,)), log).metrics[0].value == value
 
 
+@pytest.mark.parametrize(("figure", "said"), [
+    ("-5", "no figure in items_per_s is negative"), ("1e308", "which is no figure"), ("1e-308", "which is no figure"),
+])
+def test_a_figure_that_result_files_refuse_fails_its_run_alone(figure: str, said: str) -> None:
+    metric = LogMetric(name="speed", regex=r"speed (\S+)", unit="items_per_s")
+    with pytest.raises(InputError, match=said):
+        figures_of_log(External(command=("x",), metrics=(metric,)), f"speed {figure}")
+
+
 def test_programs_that_fail_are_told_with_their_last_word(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="no-such-program cannot be started: No such file"):
         run_command(External(command=("no-such-program",)), tmp_path)
