@@ -14,9 +14,11 @@ from ascend_perf.compare.metrics import (
     Measured,
     Measurements,
     efficiency_table,
+    is_other,
     metric_table,
     of_benchmark,
     of_metrics,
+    ratio_bounds,
     score,
 )
 from ascend_perf.compare.pair import Pair, pair_of, step_bar
@@ -30,7 +32,7 @@ from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.run import Fact
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
-from ascend_perf.units import format_ns, format_quantity, significant
+from ascend_perf.units import counted, format_ns, format_quantity, significant
 
 LETTERS = "ABCDEFGH"
 """Names of the sides; there are no more than these."""
@@ -386,17 +388,29 @@ def _dtype_setting(config: Mapping[str, Fact]) -> str | None:
 
 
 def _answer_results(letters: Sequence[str], heads: Sequence[tuple[str, list[Measurements]]]) -> tuple[Words, Words]:
-    """The first throughput of each piece of work, the last side against the first."""
+    """The first throughput of each piece of work, every other side against the first."""
     said_en, said_zh = [], []
     for name, measured in heads[:3]:
-        first, last = measured[0].metrics, measured[-1].metrics
-        key = next((k for k, m in first.items() if m.unit == "items_per_s" and k in last), None)
+        first = measured[0].metrics
+        others = list(zip(letters[1:], measured[1:], strict=True))
+        key = next((
+            k for k, m in first.items()
+            if m.unit == "items_per_s" and any(k in side.metrics and not is_other(m, side.metrics[k])
+                                               for _, side in others)
+        ), None)  # fmt: skip
         if key is None or score(first[key].values) <= 0:
             continue
-        ratio = significant(score(last[key].values) / score(first[key].values), 3)
-        said_en.append(f"{name}: {key} of {letters[-1]} is {ratio} times that of {letters[0]}.")
-        said_zh.append(f"{name}：{letters[-1]} 的 {key} 为 {letters[0]} 的 {ratio} 倍。")
+        for letter, side in others:
+            if key not in side.metrics or is_other(first[key], side.metrics[key]):
+                continue
+            a, b = first[key].values, side.metrics[key].values
+            ratio, bounds = significant(score(b) / score(a), 3), ratio_bounds(a, b)
+            doubt = bounds is not None and bounds[0] <= 1 <= bounds[1]
+            said_en.append(f"{name}: {key} of {letter} is {ratio} times that of {letters[0]}"
+                           f"{', not told apart from it' if doubt else ''}.")  # fmt: skip
+            said_zh.append(f"{name}：{letter} 的 {key} 为 {letters[0]} 的 {ratio} 倍"
+                           f"{'，两者无法区分' if doubt else ''}。")  # fmt: skip
     count = len(heads)
-    lead = Words(f"{count} pieces of work compared.", f"对比了 {count} 项工作。")
+    lead = Words(f"{counted(count, 'piece')} of work compared.", f"对比了 {count} 项工作。")
     none = ("No throughput is in both files; see the figures.", "两个文件没有共同的吞吐指标，见各项指标。")
     return lead, Words(" ".join(said_en) or none[0], "".join(said_zh) or none[1])

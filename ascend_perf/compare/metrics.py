@@ -120,10 +120,14 @@ def metric_table(letters: Sequence[str], sides: Sequence[Measurements], name: st
         return None
     rows = [[side.metrics.get(key) for side in sides] for key in shared]
     columns = [Col("quantity", "metric", "指标", shared)]
-    columns.append(Col("unit", "unit", "单位", [_unit(row) for row in rows]))
+    units = [_unit(row) for row in rows]
+    columns.append(Col("unit", "unit", "单位", units))
     for place, letter in enumerate(letters):
+        # One unit for a row: a value in another one would be shown as what it is not.
         columns.append(Col(
-            f"value_{letter}", letter, letter, [None if (m := row[place]) is None else score(m.values) for row in rows]
+            f"value_{letter}", letter, letter,
+            [None if (m := row[place]) is None or m.unit != unit else score(m.values)
+             for row, unit in zip(rows, units, strict=True)],
         ))  # fmt: skip
     for place, letter in enumerate(letters):
         columns.append(Col(
@@ -158,7 +162,7 @@ def _unit(row: Sequence[Measured | None]) -> str:
 
 
 def _ratio(a: Measured | None, b: Measured | None) -> tuple[float | None, tuple[float, float] | None]:
-    if a is None or b is None:
+    if a is None or b is None or is_other(a, b):
         return None, None
     left, right = score(a.values), score(b.values)
     if left <= 0 or right < 0:
@@ -166,10 +170,17 @@ def _ratio(a: Measured | None, b: Measured | None) -> tuple[float | None, tuple[
     return right / left, ratio_bounds(a.values, b.values)
 
 
+def is_other(a: Measured, b: Measured) -> bool:
+    """Whether two metrics have but the name in common: another unit, or the other direction is better."""
+    return (a.unit, a.better) != (b.unit, b.better)
+
+
 def _verdict(
     a: Measured | None, b: Measured | None, ratio: float | None, bounds: tuple[float, float] | None, letter: str
 ) -> str | None:  # fmt: skip
     """Which side is better: only where the interval does not hold 1."""
+    if a is not None and b is not None and is_other(a, b):
+        return "other unit or direction"
     if a is None or b is None or ratio is None or a.better == "none":
         return None
     if bounds is None:

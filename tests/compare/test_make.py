@@ -179,6 +179,16 @@ def test_result_files_by_the_command(tmp_path: Path, command: Callable[..., Said
     assert command("compare", a, b, "-o", tmp_path / "out", "--format", "md").code == 2
 
 
+def test_the_answer_speaks_of_every_side(tmp_path: Path, command: Callable[..., Said]) -> None:
+    files = [write_results(tmp_path / f"{n}.json", results(rate)) for n, rate in (("a", 100), ("b", 50), ("c", 100.5))]
+    assert command("compare", *files, "-o", tmp_path / "out", "--format", "json").code == 0
+    made = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
+    assert made["lead"] == "1 piece of work compared."
+    # 52 and 102.5 over 102: a half that is certain, and half a percent that the scatter of 1 % hides.
+    assert "of B is 0.51 times that of A. " in made["main"]
+    assert made["main"].endswith("of C is 1 times that of A, not told apart from it.")
+
+
 def test_labels_hold_no_names_of_users() -> None:
     assert labels([Path("/data/h100/x.json"), Path("/data/mi300/x.json")]) == ["h100/x.json", "mi300/x.json"]
     assert labels([Path("/home/alice/run"), Path("/home/bob/run")]) == ["run", "run"]

@@ -97,3 +97,14 @@ def test_runs_that_failed_do_not_count() -> None:
     made = of_benchmark(Benchmark(name="x", workload="w", launches=tuple(launches), counts={"kernels": 7}))
     assert made["tokens_per_s"].values == (5.0,)
     assert made["kernels"].values == (7.0,)
+
+
+def test_a_name_alone_makes_no_common_metric() -> None:
+    a = Measurements(metrics={"rate": throughput(100, 100), "turned": throughput(100, 100)})
+    b = Measurements(metrics={"rate": Measured(values=(7.0, 7.0), unit="bytes", better="higher"),
+                              "turned": Measured(values=(50.0, 50.0), unit="items_per_s", better="lower")})  # fmt: skip
+    table = metric_table(["A", "B"], [a, b], "t", TITLE)
+    assert cells(table, "ratio_B") == [None, None]
+    assert cells(table, "kind") == ["other unit or direction", "other unit or direction"]
+    # 7 bytes are not shown as 7 items a second.
+    assert cells(table, "value_B") == [None, 50]
