@@ -72,8 +72,13 @@ def _explained(base: Benchmark, head: Benchmark, base_folder: Path, head_folder:
         traces = [pipeline.load(folder, jobs=1).traces[0] for folder in folders if folder is not None]
         nodes = growing_nodes(traces[0], traces[1])
     except AscendPerfError as error:
+        # The comment is public: where the folders lie on this machine is not for it.
+        what = error.what
+        for folder in (base_folder, head_folder, base_folder.resolve(), head_folder.resolve()):
+            if folder.name:
+                what = what.replace(f"{folder}/", "")
         return Explanation(benchmark=head.name, missing=Words(
-            f"the traces cannot be compared: {error.what}", f"轨迹无法比较：{error.what}"
+            f"the traces cannot be compared: {what}", f"轨迹无法比较：{what}"
         ))  # fmt: skip
     if not nodes:
         return Explanation(benchmark=head.name, missing=Words(

@@ -154,6 +154,14 @@ def test_why_there_is_no_explanation_is_said(tmp_path: Path) -> None:
     (tmp_path / "damaged" / "head" / "runs" / "0" / "trace.json").write_text("{", "utf-8")
     (found,) = explanations(decide(base, head, Policy(), today=date(2026, 4, 8)), base, head)
     assert found.missing is not None and "cannot be compared" in found.missing.en
+    base, head = sides(tmp_path / "none", healthy())
+    run = tmp_path / "none" / "head" / "runs" / "0"
+    (run / "trace.json").unlink()
+    (run / "log.txt").write_text("step 1", "utf-8")
+    (found,) = explanations(decide(base, head, Policy(), today=date(2026, 4, 8)), base, head)
+    assert found.missing is not None
+    # The comment is public.
+    assert "no profile in runs/0:" in found.missing.en and str(tmp_path) not in found.missing.en + found.missing.zh
     base, head = sides(tmp_path / "same", healthy())
     (found,) = explanations(decide(base, head, Policy(), today=date(2026, 4, 8)), base, head)
     assert found.missing is not None and "no node" in found.missing.en
