@@ -469,7 +469,10 @@ def site(
     wanted = _filter(suite=suite, branch=branch, machine=machine, benchmark=benchmark, metric=metric)
     with _store(settings[0], must_exist=True) as store:
         book = trends_of(store, wanted, last=last)
-        output.mkdir(parents=True, exist_ok=True)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{output} cannot be written: {error.strerror or error}") from None
         copied = copy_reports(store, book, output, reports)
     before = {path for path in (output / FOLDER).glob("*.html") if re.fullmatch(r"[0-9a-f]{16}\.html", path.name)}
     pages = write_site(with_reports(book, copied), output, version=__version__, lang=settings[1])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import InputError, UsageError
 from ascend_perf.history.database import Database
 from ascend_perf.history.store import Store
 from ascend_perf.history.trends import trends_of
@@ -144,6 +144,13 @@ def test_an_empty_history_has_a_page_too(tmp_path: Path) -> None:
 
     assert _document(index)["main"][0] == "The history has no values yet."
     store.database.close()
+
+
+def test_a_folder_that_cannot_be_made_is_said(database: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(InputError, match="cannot be written"):
+        _run(database, "site", "-o", str(tmp_path / "file" / "site"))
 
 
 def test_benchmarks_with_the_same_name_and_other_settings_have_pages_of_their_own(tmp_path: Path) -> None:
