@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -111,6 +112,10 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
     from ascend_perf.reports.compare import cell_text, in_lang, with_units
     from ascend_perf.reports.texts import safe, said
 
+    def line(words: str) -> str:
+        # A name with a line break could begin a line of its own: a CI server obeys "::error::" there.
+        return re.sub(r"[\t\n\r]+", " ", safe(words))
+
     texts = catalogue(lang)
     lines = [f"{side.letter}: {safe(side.label)} ({side.device or '—'})" for side in comparison.sides]
     lines += ["", said(comparison.lead, lang), said(comparison.main, lang)]
@@ -122,6 +127,7 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
         lines += [f"  - {said(one.what, lang)}" for one in comparison.said]
     if comparison.points:
         lines += ["", texts["compare.points"], *(f"  - {said(point, lang)}" for point in comparison.points)]
+    lines = [line(one) for one in lines]
     wanted = ("name", "quantity", "time_a_ns", "time_b_ns", "delta_ns", "time_ratio", "expected_ratio")
     for section in comparison.sections:
         for table in section.tables:
@@ -132,10 +138,10 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
                 (column, cells) for column, cells in zip(table.columns, table.data, strict=True)
                 if column.name in wanted or column.name.startswith(("value_", "ratio_", "low_", "high_"))
             ]  # fmt: skip
-            rows = [[said(column.title, lang) for column, _ in shown]]
+            rows = [[line(said(column.title, lang)) for column, _ in shown]]
             rows += [
-                [cell_text(column, cells[row], lang)[:60] for column, cells in shown]
+                [line(cell_text(column, cells[row], lang))[:60] for column, cells in shown]
                 for row in range(min(TERMINAL_ROWS, len(table)))
             ]
-            lines += ["", said(section.title, lang), _show.columns(rows, "  ")]
+            lines += ["", line(said(section.title, lang)), _show.columns(rows, "  ")]
     return "\n".join(lines)

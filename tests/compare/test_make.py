@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ascend_perf.compare.pair import pair_of, step_bar
 from ascend_perf.errors import UsageError
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.result import Benchmark, Launch, ResultSet
-from ascend_perf.model.run import Run
+from ascend_perf.model.run import Fact, Run
 from ascend_perf.model.trace import Device, Meta, Trace
 from ascend_perf.reports.compare import document, html_text, markdown_text
 from ascend_perf.result_files import write_results
@@ -187,6 +188,18 @@ def test_the_answer_speaks_of_every_side(tmp_path: Path, command: Callable[..., 
     # 52 and 102.5 over 102: a half that is certain, and half a percent that the scatter of 1 % hides.
     assert "of B is 0.51 times that of A. " in made["main"]
     assert made["main"].endswith("of C is 1 times that of A, not told apart from it.")
+
+
+def test_no_name_begins_a_line_in_the_log(tmp_path: Path, command: Callable[..., Said]) -> None:
+    files = []
+    for name, rate in (("a", 100), ("b", 50)):
+        made = results(rate, chip="chip\n::error::c\x1b[31m")
+        config: dict[str, Fact] = {"k\n::error::k": rate}
+        one = replace(made.benchmarks[0], name="x\n::error::n", workload="x\n::error::w", config=config)
+        files.append(write_results(tmp_path / f"{name}.json", replace(made, benchmarks=(one,))))
+    said = command("compare", *files, "--force")
+    assert said.code == 0 and "::error::w" in said.out and "\x1b" not in said.out
+    assert not [line for line in said.out.splitlines() if line.startswith("::")]
 
 
 def test_labels_hold_no_names_of_users() -> None:
