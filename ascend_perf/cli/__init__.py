@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -81,7 +82,9 @@ def main() -> None:
         click.echo("ascend-perf: stopped", err=True)
         sys.exit(130)
     except AscendPerfError as error:
-        click.echo(f"ascend-perf: {error}", err=True)
+        # Messages quote names of files: no escapes for the terminal, and no "::error::" that a CI server obeys.
+        plain = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", f"ascend-perf: {error}")
+        click.echo(re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", plain), err=True)
         sys.exit(error.exit_code)
     except Exception:
         traceback.print_exc()

@@ -144,4 +144,5 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
                 for row in range(min(TERMINAL_ROWS, len(table)))
             ]
             lines += ["", line(said(section.title, lang)), _show.columns(rows, "  ")]
-    return "\n".join(lines)
+    # Nor does it matter there what spaces stand before it.
+    return re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", "\n".join(lines))

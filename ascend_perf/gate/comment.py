@@ -206,4 +206,5 @@ def summary(verdict: Verdict, lang: Lang = "en") -> str:
     if passed := len(verdict.having("pass")):
         lines.append(f"  {passed} {say(_WORDS['unchanged'], lang)}")
     lines += [f"  {say(note, lang)}" for note in verdict.notes]
-    return "\n".join(lines)
+    # GitHub obeys "::error::" at the begin of a line, whatever spaces are before it.
+    return re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", "\n".join(lines))

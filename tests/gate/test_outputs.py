@@ -195,3 +195,9 @@ def test_the_documented_policy_is_a_policy() -> None:
     assert blocks
     for block in blocks:
         assert parse_policy(block, "docs/gate.md") and yaml.safe_load(block)
+
+
+def test_no_name_is_a_command_in_the_log() -> None:
+    base, head = side(benchmark("::error::pwn")), side(benchmark("::error::pwn", of=launches(10, 2e7)))
+    said = comment.summary(decide(base, head, parse_policy("schema_version: 1"), today=date(2026, 4, 8)))
+    assert "error::pwn" in said and not [line for line in said.splitlines() if line.strip().startswith("::")]
