@@ -57,7 +57,7 @@ def test_the_general_row_keeps_the_rest_of_the_idle_time(make_trace: Make) -> No
     # Nine gaps between the occurrences.
     assert free.code == "H-01"
     assert free.share_ratio == pytest.approx(9 * 8_000 / (30 * 2_000 + 29 * 8_000))
-    assert "beside what H-03 explains" in free.title.en
+    assert "not counting 160 us that the finding H-03 explains" in free.title.en
 
 
 def test_twenty_steps_say_the_same_as_one(make_trace: Make) -> None:

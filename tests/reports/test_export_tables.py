@@ -123,7 +123,7 @@ def test_the_description_names_every_column_with_its_unit(tmp_path: Path) -> Non
 
 def test_every_column_with_a_unit_has_it_in_its_name() -> None:
     ends = {"ns": "_ns", "bytes": "_bytes", "ratio": "_ratio", "bytes/s": "_bytes_per_s", "items/s": "_per_s",
-            "FLOP/s": "flops_per_s"}  # fmt: skip
+            "FLOP/s": "flops_per_s", "W": "_w", "C": "_c", "Hz": "_hz"}  # fmt: skip
     for spec in ALL.values():
         for column in spec.columns:
             assert not column.unit or column.name.endswith(ends[column.unit]), (spec.name, column.name)
