@@ -56,7 +56,7 @@ def of_chart(browser: Browser, chart: str, what: str) -> list[str]:
 def test_kernels_of_under_a_thousandth_of_the_time_do_not_stretch_the_axes(
     browser: Browser, tmp_path: Path, tiny_ns: int, drawn: int, lowest: str
 ) -> None:
-    rows: list[list[object]] = [*LARGE, ["tiny", 0.1, 1e3, tiny_ns]]
+    rows: list[list[Cell]] = [*LARGE, ["tiny", 0.1, 1e3, tiny_ns]]
 
     opened(browser, tmp_path / "report.html", "mac", table("roofline", ROOFLINE, rows))
 
