@@ -25,7 +25,7 @@ def masks() -> Masks:
     ("text", "masked"),
     [
         ("mzhang@npu-node-17:~$ python train.py", "<user>@<host>:~$ python train.py"),
-        ("/home/mzhang/work/train.py:12", "train.py:12"),
+        ("/home/mzhang/job/train.py:12", "train.py:12"),
         ("owner mzhang, host npu-node-17.lab.example.org", "owner <user>, host <host>"),
         ("/home/other.name/x.py by other.name", "x.py by <user>"),
         ("connect to trainer-0:29500", "connect to <host>:29500"),

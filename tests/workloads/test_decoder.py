@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ascend_perf.workloads._model_shape import ModelShape, forward_flops, parameter_count, recomputed_flops
+from tests.workloads._threads import one_thread as one_thread
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -23,14 +23,6 @@ SHAPES = {
     "qwen2": replace(SMALL, qkv_bias=True),
     "qwen3": replace(SMALL, qk_norm=True, tied=True, head_width=6, rope_base=1e6, norm_epsilon=1e-6),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def decoder(shape: ModelShape = SMALL, *, seed: int = 0, **known: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from ascend_perf.workloads._lora_shape import TARGETS, lora_flops, lora_paramete
 from ascend_perf.workloads._model_shape import ModelShape, parameter_count
 from ascend_perf.workloads._spec import Place, Workload
 from ascend_perf.workloads._training import Training
+from tests.workloads._threads import one_thread as one_thread
 
 SHAPE = ModelShape(layers=2, width=48, heads=4, kv_heads=2, hidden=64, vocabulary=258)
 TRAINING = Training(tokens=96, batch=8, accumulate=2, dtype="fp32", learning_rate=0.01, weight_decay=0.0)
@@ -27,18 +28,6 @@ LORA = lora.Config(shape=SHAPE, training=TRAINING, instructions=full.Instruction
 EVERY = frozenset(TARGETS)
 
 torch_only = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.node.get_closest_marker("torch") is None:
-        yield
-        return
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache

@@ -23,6 +23,7 @@ from ascend_perf.workloads.llm_generate import (
     predict,
     prefill_flops,
 )
+from tests.workloads._threads import one_thread as one_thread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,14 +37,6 @@ DENSE = ModelShape(layers=2, width=32, heads=4, kv_heads=2, hidden=48, vocabular
 LATENT = replace(DENSE, attention="mla", kv_rank=8, rope_width=4, nope_width=8, value_width=8, qk_norm=False)
 EXPERTS = replace(DENSE, experts=4, experts_per_token=2, shared_experts=1, expert_hidden=16, dense_layers=1)
 SMALL = Config(model=DENSE, batch=3, prompt_tokens=9, new_tokens=6, dtype="fp32")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def decoder(shape: ModelShape, seed: int = 1) -> Decoder:

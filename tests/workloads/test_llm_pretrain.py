@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from ascend_perf.workloads._model_shape import ModelShape, parameter_count
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads._training import Training
 from ascend_perf.workloads.llm_pretrain import Config, Text, llm_pretrain, predict
+from tests.workloads._threads import one_thread as one_thread
 
 SHAPE = ModelShape(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
 SMALL = Config(shape=SHAPE, training=Training(tokens=8, batch=2, accumulate=3, dtype="fp32"))
@@ -26,18 +27,6 @@ LEARNING = Config(
 )
 
 torch_only = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.node.get_closest_marker("torch") is None:
-        yield
-        return
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def training(config: Config, **changes: Any) -> Config:

@@ -20,6 +20,7 @@ from ascend_perf.workloads._model_shape import ModelShape, cache_bytes_per_token
 from ascend_perf.workloads._serving import ServeSettings, serve
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads.llm_serve import Config, llm_serve, predict, request_flops
+from tests.workloads._threads import one_thread as one_thread
 
 torch = pytest.importorskip("torch")
 for package in ("fastapi", "uvicorn", "aiohttp"):
@@ -32,14 +33,6 @@ SERVER = ServeSettings(
 )
 LOAD = Load(clients=3, requests=6, prompt_tokens=9, output_tokens=5, length_spread=0.5)
 CONFIG = Config(model=SHAPE, server=SERVER, load=LOAD)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from ascend_perf.workloads._model_shape import (
     cache_bytes_per_token,
     parameter_count,
 )
+from tests.workloads._threads import one_thread as one_thread
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -29,14 +29,6 @@ SHAPE = ModelShape(
     layers=1, width=10, heads=3, kv_heads=3, attention="mla", kv_rank=6, nope_width=4, rope_width=2, value_width=5
 )  # fmt: skip
 SHAPES = {"plain query": SHAPE, "compressed query": replace(SHAPE, q_rank=7)}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def attention_of(shape: ModelShape, **known: Any) -> LatentAttention:

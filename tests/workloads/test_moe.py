@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from ascend_perf.workloads._model_shape import ModelShape
 from ascend_perf.workloads._routing import LayerLoad, Routing, load_metrics, load_rows
+from tests.workloads._threads import one_thread as one_thread
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -34,14 +34,6 @@ ROUTINGS = {
     "sigmoid with bias": Routing(score="sigmoid", bias_rate=0.25, weight_scale=2.5, balance_loss=0.0),
     "groups": Routing(expert_groups=2, expert_groups_kept=1),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def layer_of(shape: ModelShape, routing: Routing, seed: int = 0) -> MixtureOfExperts:

@@ -6,7 +6,7 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from ascend_perf.workloads._training import Training
 from ascend_perf.workloads.llm_pretrain import Text
 from ascend_perf.workloads.moe_pretrain import Config, moe_pretrain, predict
 from tests.workloads._ranks import run_ranks
+from tests.workloads._threads import one_thread as one_thread
 
 SHAPE = ModelShape(
     layers=2, width=32, heads=4, kv_heads=4, hidden=48, vocabulary=64, attention="mla", kv_rank=16, nope_width=8,
@@ -35,18 +36,6 @@ SLOTS = replace(SMALL, routing=Routing(capacity_factor=1.0))
 BIAS = replace(SMALL, routing=Routing(score="sigmoid", bias_rate=0.05, weight_scale=2.5, balance_loss=1e-4))
 
 torch_only = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.node.get_closest_marker("torch") is None:
-        yield
-        return
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def training(config: Config, **changes: Any) -> Config:
