@@ -196,9 +196,9 @@ class _Attempt:
                 self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof,
                 umask=0o027 if is_msprof else -1,
             )
-        self._samples, self._device_samples = watch.samples, watch.device_samples
-        self._costs = watch.costs
-        self._notes += watch.device_problems
+        self._samples, self._device_samples = watch.samplers.samples, watch.samplers.device_samples
+        self._costs = watch.samplers.costs
+        self._notes += watch.samplers.device_problems
         ended = self._ended
         code = ended.code
         if is_msprof and not ended.problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,9 +24,9 @@ from ascend_perf.bench.job import Heard, Message, run_job
 from ascend_perf.bench.job import Ranks as Ranks
 from ascend_perf.bench.prediction import Forecast
 from ascend_perf.bench.said import rank_row, said_of
+from ascend_perf.bench.samplers import Samplers
 from ascend_perf.bench.traffic import busiest
 from ascend_perf.collectors import device_telemetry, devices, energy, telemetry
-from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated, UsageError
 from ascend_perf.model.finding import Words
@@ -223,16 +223,16 @@ class _Attempt:
         traces = sorted(path.name for path in (self._folder / TRACE_FOLDER).iterdir())
         if traces:
             self._files["trace"] = tuple(f"{TRACE_FOLDER}/{name}" for name in traces)
-        if sampling.samples:
-            telemetry.write_samples(self._folder / TELEMETRY_FILE, sampling.samples)
+        if sampling.samplers.samples:
+            telemetry.write_samples(self._folder / TELEMETRY_FILE, sampling.samplers.samples)
             self._files["telemetry"] = (TELEMETRY_FILE,)
         elif not telemetry.is_available():
             self._notes.append("no telemetry: psutil is not installed")
-        self._notes += sampling.device_problems
-        self._costs = tuple(sampling.costs)
+        self._notes += sampling.samplers.device_problems
+        self._costs = tuple(sampling.samplers.costs)
         first = self._request.ranks.here[0]
         phases = [(int(told["time_ns"]), str(told["phase"])) for told in heard.of("phase") if told["rank"] == first]
-        device_samples = device_telemetry.relabelled(sampling.device_samples, phases)
+        device_samples = device_telemetry.relabelled(sampling.samplers.device_samples, phases)
         if device_samples:
             device_telemetry.write_device_samples(self._folder / device_telemetry.FILE_NAME, device_samples)
             self._files["device_telemetry"] = (device_telemetry.FILE_NAME,)
@@ -362,54 +362,20 @@ class _Sampling:
     """Telemetry of the first rank, from its first word on, and of the devices once their kind is known."""
 
     def __init__(self, stack: ExitStack, npu_exporter: str | None = None) -> None:
-        self._stack = stack
+        self.samplers = Samplers(stack)
         self._npu_exporter = npu_exporter
-        self._sampler: telemetry.Sampler | None = None
-        self._devices: device_telemetry.DeviceSampler | None = None
-        self._absent: list[str] = []
-        self._phase = "start"
 
     def hear(self, message: Message) -> None:
         """Start with the process, and go on to the next phase with it."""
         if message["event"] == "hello" and telemetry.is_available():
             import psutil
 
-            try:
-                self._sampler = self._stack.enter_context(telemetry.Sampler(message["pid"]))
-            except psutil.Error:  # it has ended already
-                return
-        elif message["event"] == "device" and self._devices is None:
-            sources, self._absent = device_telemetry.sources_here(
-                Machine(), message["device"]["type"], exporter=self._npu_exporter
-            )
-            sampler = device_telemetry.DeviceSampler(sources)
-            sampler.phase = self._phase
-            self._devices = self._stack.enter_context(sampler)
+            with suppress(psutil.Error):  # it has ended already
+                self.samplers.sample_process(message["pid"])
+        elif message["event"] == "device" and not self.samplers.has_devices:
+            self.samplers.sample_devices(message["device"]["type"], exporter=self._npu_exporter)
         elif message["event"] == "phase":
-            self._phase = message["phase"]
-            for sampler_of in (self._sampler, self._devices):
-                if sampler_of is not None:
-                    sampler_of.phase = self._phase
-
-    @property
-    def samples(self) -> Sequence[telemetry.Sample]:
-        """What was sampled."""
-        return () if self._sampler is None else self._sampler.samples
-
-    @property
-    def device_samples(self) -> Sequence[device_telemetry.DeviceSample]:
-        """What was sampled of the devices."""
-        return () if self._devices is None else self._devices.samples
-
-    @property
-    def costs(self) -> list[telemetry.Cost]:
-        """What the samplers that have ended took."""
-        return [cost for one in (self._sampler, self._devices) if one is not None for cost in one.costs]
-
-    @property
-    def device_problems(self) -> list[str]:
-        """What was absent, and what ended by itself."""
-        return self._absent + ([] if self._devices is None else [masked(text) for text in self._devices.problems])
+            self.samplers.go_on(message["phase"])
 
 
 def _problem(error: BaseException) -> str:
