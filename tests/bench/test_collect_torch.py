@@ -207,18 +207,23 @@ def test_torch_npu_is_recorded_raw_and_parsed_in_a_process_of_its_own(tmp_path: 
     assert any("the profiler warned: Failed to start profiler" in note for note in done.manifest.notes)
 
 
+# The model goes before the interpreter ends: a thread of gloo that drops its last work while Python shuts down takes the
+# whole process with it ("terminate called without an active exception").
 RANKS = """
 import os, sys
 import torch
 import torch.distributed as dist
 from torch import nn
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-model = nn.parallel.DistributedDataParallel(nn.Linear(16, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(12):
-    optimizer.zero_grad(); model(torch.randn(8, 16)).sum().backward(); optimizer.step()
-dist.destroy_process_group()
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(12):
+        optimizer.zero_grad(); model(torch.randn(8, 16)).sum().backward(); optimizer.step()
+    del model, optimizer
+    dist.destroy_process_group()
+main()
 """
 
 
