@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from ascend_perf.collectors import in_process
+from ascend_perf.collectors import _other_profilers, in_process
 
 SWITCH_AFTER: Final = 50
 """Steps of another optimizer without one of the optimizer that counts: it has been put away. Status: assumed."""
@@ -57,10 +57,12 @@ def activate(settings_path: str) -> None:
             else:
                 _steps.listen()  # recording begins with a step at the earliest: the device is known by then
 
-    if "torch" in sys.modules:
-        when_there()
-    else:
-        sys.meta_path.insert(0, _AfterTorch(when_there))
+    # Before torch: torch loads torch_npu itself. A profiler of the program's own is heard of from its first start on.
+    for name, done in (("torch_npu", _other_profilers.watch_npu), ("torch", when_there)):
+        if name in sys.modules:
+            done()
+        else:
+            sys.meta_path.insert(0, _AfterImport(name, done))
 
 
 def step_called() -> None:
@@ -196,26 +198,26 @@ def _wrap_loaders(asked: Callable[[object], None], given: Callable[[object], Non
     base.__next__ = __next__
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Calls a function once torch has been imported."""
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function once a package has been imported."""
 
-    def __init__(self, when_there: Callable[[], None]) -> None:
-        self._when_there = when_there
+    def __init__(self, name: str, when_there: Callable[[], None]) -> None:
+        self._name, self._when_there = name, when_there
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._when_there)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
-    """The loader of torch, and our function after it."""
+    """The loader of a package, and our function after it."""
 
     def __init__(self, own: importlib.abc.Loader, when_there: Callable[[], None]) -> None:
         self._own, self._when_there = own, when_there

@@ -256,6 +256,10 @@ class _NpuRecorder:
     def __init__(self, folder: Path, name: str, level: str, options: Mapping[str, Any], schedule: Schedule) -> None:
         from torch_npu import profiler
 
+        self._has_given_way = False
+        _other_profilers.watch_npu()
+        if _other_profilers.is_npu_on():
+            raise MachineError(_other_profilers.OWN_PROFILER, hint=_other_profilers.OWN_HINT)
         self._module = profiler
         version = installed_version("torch_npu")
         release = None if version is None else _torch_options.release_of(version)
@@ -284,6 +288,7 @@ class _NpuRecorder:
                 **arguments,
             )  # fmt: skip
             self._profiler.start()
+        _other_profilers.when_another_npu_begins(self._give_way)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -294,6 +299,7 @@ class _NpuRecorder:
         return self._lines
 
     def step(self) -> None:
+        self._check()
         with self._listening():
             self._profiler.step()
 
@@ -303,6 +309,8 @@ class _NpuRecorder:
         Raises:
             MachineError: it left nothing; torch_npu raises nothing when profiling fails.
         """
+        self._check()
+        _other_profilers.when_another_npu_begins(None)
         with self._listening():
             self._profiler.stop()
         found = self._found()
@@ -314,11 +322,24 @@ class _NpuRecorder:
         return found
 
     def abandon(self) -> None:
+        if self._has_given_way:
+            return
+        _other_profilers.when_another_npu_begins(None)
         with contextlib.suppress(Exception), self._listening():
             self._profiler.stop()
 
     def size_bytes(self) -> int:
         return sum(size_of(path) for path in self._found())
+
+    def _give_way(self) -> None:
+        self.abandon()
+        self._has_given_way = True
+        for path in self._found():  # what it holds ends where the other begins
+            remove(path)
+
+    def _check(self) -> None:
+        if self._has_given_way:
+            raise MachineError(_other_profilers.OWN_PROFILER, hint=_other_profilers.OWN_HINT)
 
     def _found(self) -> list[Path]:
         return sorted(self._folder.glob(f"{self._name}_*_ascend_pt"))
@@ -361,7 +382,9 @@ class _NpuRecorder:
         heard = io.StringIO()
         out: Any = _Tee(sys.stdout, heard)
         errors: Any = _Tee(sys.stderr, heard)
-        with _quiet(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        with (
+            _quiet(), _other_profilers.ours(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors)
+        ):  # fmt: skip
             yield
         for match in _SAID.finditer(heard.getvalue()):
             if match[2] not in self._lines and len(self._lines) < MAX_SAID:

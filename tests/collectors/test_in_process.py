@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ascend_perf.collectors import _recorders, in_process
+from ascend_perf.collectors import _activation, _other_profilers, _recorders, in_process
 from ascend_perf.collectors.in_process import Session, Settings, read_settings
 from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
 from tests.collectors import _fake_torch_npu
@@ -318,6 +318,64 @@ def test_a_profiler_under_msprof_is_refused(npu: Any, tmp_path: Path, monkeypatc
     monkeypatch.setenv("PROFILER_SAMPLECONFIG", "{}")
     with pytest.raises(MachineError, match=r"two profilers selected \(msprof, torch_npu\)"):
         start_npu(tmp_path / "trace")
+
+
+def own_profiler(module: Any, folder: Path) -> Any:
+    """What a program that profiles itself builds."""
+    return module.profile(on_trace_ready=module.tensorboard_trace_handler(str(folder), worker_name="theirs"))
+
+
+def test_a_profiler_of_torch_npu_that_the_program_starts_goes_first(npu: Any, tmp_path: Path) -> None:
+    module = npu("26.1", "2.7.1.post8")
+    _other_profilers.watch_npu()  # as collect's hook does once torch_npu is imported
+    theirs = own_profiler(module, tmp_path / "theirs")
+    theirs.start()
+    with pytest.raises(MachineError, match="records itself with a profiler of its own"):
+        start_npu(tmp_path / "trace")
+    theirs.stop()
+
+    recorder = start_npu(tmp_path / "trace")  # theirs has ended
+    recorder.step()
+    second = own_profiler(module, tmp_path / "second")
+    second.start()  # begins while ours records
+
+    for call in (recorder.step, recorder.stop):
+        with pytest.raises(MachineError, match="records itself with a profiler of its own"):
+            call()
+    recorder.abandon()
+    assert list((tmp_path / "trace").iterdir()) == []
+    second.stop()
+    assert [path.name for path in (tmp_path / "second").iterdir()] == ["theirs_20260407101532881_ascend_pt"]
+
+
+def test_starts_of_our_own_are_no_other_profiler(npu: Any, tmp_path: Path) -> None:
+    npu("26.1", "2.7.1.post8")
+    for number in range(2):  # two recordings, one after the other
+        recorder = start_npu(tmp_path / f"trace{number}")
+        for _ in range(3):
+            recorder.step()
+        assert not _other_profilers.is_npu_on()
+        assert len(recorder.stop()) == 1
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["imported before", "imported after"])
+def test_the_hook_hears_of_torch_npu_whenever_it_is_imported(
+    npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    monkeypatch.syspath_prepend(str(_fake_torch_npu.install(tmp_path / "site")))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(_activation, "session", object())  # of this process: nothing is to be recorded here
+    (tmp_path / "settings.json").write_text(Settings(folder=str(tmp_path)).to_json())
+    if is_before:
+        importlib.import_module("torch_npu")
+    _activation.activate(str(tmp_path / "settings.json"))
+    module: Any = importlib.import_module("torch_npu.profiler")
+
+    theirs = own_profiler(module, tmp_path / "theirs")
+    theirs.start()
+    assert _other_profilers.is_npu_on()
+    theirs.stop()
+    assert not _other_profilers.is_npu_on()
 
 
 def test_an_option_that_this_build_lacks_is_refused_when_it_was_asked_for(npu: Any, tmp_path: Path) -> None:
