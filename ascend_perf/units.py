@@ -92,7 +92,7 @@ def format_quantity(value: float | None, unit: Unit) -> str:
     if unit == "hertz":
         return _scaled(value, ((1e9, "GHz"), (1e6, "MHz"), (1.0, "Hz")))
     if unit == "x":
-        return f"{significant(value, 3)}x"
+        return f"{format_factor(value)}x"
     if unit in ("count", "none"):
         return significant(value, 12 if float(value).is_integer() else 4)
     return f"{significant(value)} { {'celsius': '°C', 'watt': 'W', 'joule': 'J', 'items_per_s': '/s'}[unit] }"
@@ -108,6 +108,11 @@ def counted(count: float, one: str, many: str = "") -> str:
     """
     text = str(count) if isinstance(count, int) else f"{count:.4g}"
     return f"{text} {one if text == '1' else many or f'{one}s'}"
+
+
+def format_factor(factor: float) -> str:
+    """A factor as reports print it: three digits, four near 1, where what counts is how far from it: 1.004, not 1."""
+    return significant(factor, 4 if 0.9 <= abs(factor) < 1.1 else 3)
 
 
 def format_bound(bound: float) -> str:

@@ -14,7 +14,7 @@ from ascend_perf.model.comparison import Comparison, SideFacts, StepBar
 from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
 from ascend_perf.reports.catalogue import catalogue
 from ascend_perf.reports.html import embedded
-from ascend_perf.reports.page import PHRASE_COLUMNS, table_document
+from ascend_perf.reports.page import PHRASE_COLUMNS, SAID_AS, table_document
 from ascend_perf.reports.payload import finite
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.texts import Json, Lang, markdown, pair, safe, said
@@ -218,7 +218,7 @@ def cell_text(column: ResultColumn, cell: Cell, lang: Lang) -> str:
     if cell is None:
         return "—"
     if isinstance(cell, str):
-        words = phrase(cell, column.name) if column.name in PHRASE_COLUMNS else None
+        words = phrase(cell, SAID_AS.get(column.name, column.name)) if column.name in PHRASE_COLUMNS else None
         return safe(cell if words is None else said(words, lang))
     unit: Unit = column.unit
     return format_quantity(float(cell), unit)

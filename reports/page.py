@@ -58,13 +58,14 @@ PHRASE_COLUMNS: Final = frozenset(
     {
         "component", "cause", "kind", "quantity", "source", "bound", "pipe", "roof", "basis", "confidence", "class",
         "lane", "stage", "where", "taken_by", "skew_from", "parallel_from", "ranks", "src", "dst", "op_type", "state",
-        "gradient",
+        "gradient", *(f"kind_{letter}" for letter in "BCDEFGH"),
     }
 )  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
 
-_SAID_AS: Final = {"op_type": "class"}
-"""Where a trace names no types of operators, the column holds classes; they are said like those."""
+SAID_AS: Final = {"op_type": "class", **{f"kind_{letter}": "kind" for letter in "BCDEFGH"}}
+"""Where a trace names no types of operators, the column holds classes; they are said like those. A comparison of
+several sides has a column of verdicts for each."""
 
 
 def page(payload: Payload) -> dict[str, Json]:
@@ -448,7 +449,7 @@ def _dense(column: ResultColumn, cells: Sequence[Cell], origin_ns: int | None) -
 
 def _both(en: str, zh: str, column: str) -> Json:
     if en == zh and column in PHRASE_COLUMNS:
-        return pair(phrase(en, _SAID_AS.get(column, column)))
+        return pair(phrase(en, SAID_AS.get(column, column)))
     return pair(Words(en or "—", zh or "—"))
 
 

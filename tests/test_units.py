@@ -30,6 +30,9 @@ THIN = "\u2009"
         (353.9e12, "flops_per_s", "353.9 TFLOPS"),
         (1.8e9, "hertz", "1.8 GHz"),
         (3.571, "x", "3.57x"),
+        (1.0042, "x", "1.004x"),  # near 1 the distance to it is what counts
+        (0.99614, "x", "0.9961x"),
+        (1.104, "x", "1.1x"),
         (1234567, "count", f"1{THIN}234{THIN}567"),
         (None, "ns", "—"),
         (float("nan"), "ratio", "—"),

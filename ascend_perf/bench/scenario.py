@@ -17,6 +17,7 @@ from typing import Final
 from ascend_perf.bench.figures import percentiles_of
 from ascend_perf.bench.suite_file import External, LogMetric, Served, Take, figures_in, in_ns
 from ascend_perf.collectors import telemetry
+from ascend_perf.collectors._patience import patience
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import InputError, MachineError
 from ascend_perf.model.finding import Metric
@@ -26,8 +27,15 @@ from ascend_perf.workloads._load_figures import figures_of, percentile
 
 LOG_FILE: Final = "log.txt"
 TELEMETRY_FILE: Final = "telemetry.csv"
+LOAD_FILE: Final = "load.json"
+FILES: Final = (LOG_FILE, TELEMETRY_FILE, LOAD_FILE)
+"""What a run leaves: no trace is among it."""
 MAX_LOG_BYTES: Final = 256 << 20
 """Of a log that is searched. Status: assumed."""
+SEARCH_S: Final = 10.0
+"""An expression may take so long on a log, and a second more for each `SEARCH_BYTES`. Status: assumed."""
+SEARCH_BYTES: Final = 2 << 20
+"""Status: assumed; a sound expression takes 10 to 100 MB/s."""
 STOP_S: Final = 10.0
 """Between asking a program to end and ending it. Status: assumed."""
 _TAKE: Final[Mapping[Take, Callable[[Sequence[float]], float]]] = {
@@ -92,7 +100,7 @@ def figures_of_log(body: External, text: str) -> Outcome:
     """The figures of a log.
 
     Raises:
-        InputError: one is missing, or is no number.
+        InputError: one is missing, or is no number, or its expression takes too long.
     """
     metrics = tuple(_metric(metric, text) for metric in body.metrics)
     steps: tuple[int, ...] = ()
@@ -105,8 +113,14 @@ def figures_of_log(body: External, text: str) -> Outcome:
 
 
 def _numbers(name: str, pattern: str, text: str) -> list[float]:
+    limit_s = SEARCH_S + len(text) / SEARCH_BYTES
+    values: list[float] = []
     try:
-        values = figures_in(text, pattern)
+        with patience(limit_s) as own:
+            for log in own.of((text,)):
+                values = figures_in(log, pattern)
+    except InputError as error:  # of the timer alone
+        raise InputError(f"{name}: its regex takes more than {limit_s:g} s on this log", hint=error.hint) from None
     except ValueError as error:
         raise InputError(f"{name}: {error}", hint="check the group of `regex:`") from None
     if not values:
@@ -165,7 +179,7 @@ def run_load(body: Served, folder: Path) -> Outcome:
     if not figures.completed:
         reasons = ", ".join(f"{count} {reason}" for reason, count in figures.failed.items())
         raise InputError(f"the server completed no request: {reasons}", hint="try `ascend-perf load` on it")
-    (folder / "load.json").write_text(json.dumps(asdict(round_)), "utf-8")
+    (folder / LOAD_FILE).write_text(json.dumps(asdict(round_)), "utf-8")
     return _of_round(body, figures, [float(delay) for delay in round_.probe_delays_ns])
 
 

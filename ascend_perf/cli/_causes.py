@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ascend_perf.bench import scenario
 from ascend_perf.errors import AscendPerfError
 from ascend_perf.gate.outcome import Explanation, Node, Verdict
 from ascend_perf.model.finding import Words
@@ -68,6 +69,13 @@ def _explained(base: Benchmark, head: Benchmark, base_folder: Path, head_folder:
             f"no run directory of {side} was kept: there is no trace to compare",
             f"未保留 {side_zh} 的运行目录，没有可比较的轨迹",
         ))  # fmt: skip
+    if without := [label for label, folder in zip(("base", "head"), folders, strict=True) if not _has_trace(folder)]:
+        return Explanation(benchmark=head.name, missing=Words(
+            f"{' and '.join(without)} kept no trace (commands and servers leave none): profile both sides with "
+            "`ascend-perf collect`, then `ascend-perf compare` names what differs",
+            f"{'、'.join(label.upper() for label in without)} 没有轨迹（命令与服务不会留下轨迹）：请用 "
+            "`ascend-perf collect` 采集两侧，再用 `ascend-perf compare` 找出差异",
+        ))  # fmt: skip
     try:
         traces = [pipeline.load(folder, jobs=1).traces[0] for folder in folders if folder is not None]
         nodes = growing_nodes(traces[0], traces[1])
@@ -86,6 +94,11 @@ def _explained(base: Benchmark, head: Benchmark, base_folder: Path, head_folder:
             "轨迹中没有变慢的节点：变慢的部分不在采集的 step 内",
         ))  # fmt: skip
     return Explanation(benchmark=head.name, nodes=nodes)
+
+
+def _has_trace(folder: Path | None) -> bool:
+    """Whether there is anything but what a command or a server leaves: its log and the telemetry."""
+    return folder is not None and any(path.name not in scenario.FILES for path in folder.iterdir())
 
 
 def _folder(benchmark: Benchmark, folder: Path) -> Path | None:

@@ -137,6 +137,7 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
             shown = [
                 (column, cells) for column, cells in zip(table.columns, table.data, strict=True)
                 if column.name in wanted or column.name.startswith(("value_", "ratio_", "low_", "high_"))
+                or (column.name.startswith("kind") and table.name.startswith("compare-metrics"))
             ]  # fmt: skip
             rows = [[line(said(column.title, lang)) for column, _ in shown]]
             rows += [

@@ -32,10 +32,13 @@ from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.run import Fact
 from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Trace
-from ascend_perf.units import counted, format_ns, format_quantity, significant
+from ascend_perf.units import counted, format_factor, format_ns, format_quantity
 
 LETTERS = "ABCDEFGH"
 """Names of the sides; there are no more than these."""
+
+MAX_LACKING = 8
+"""Figures that a side lacks which are named. Status: assumed."""
 
 MAX_SAID = 20
 """Differences of the work that are told one by one. Status: assumed."""
@@ -133,6 +136,7 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
     said = _checked(sorted(unlike, key=lambda one: not one.is_grave), force)
     measured = [_measured(side) for side in sides]
     letters = [side.letter for side in sides]
+    said += _one_sided(letters, measured)
     tables = [
         metric_table(letters, measured, "compare-metrics", Words("Figures", "指标")),
         efficiency_table(letters, measured, "compare-efficiency", Words("Efficiency", "效率")),
@@ -155,6 +159,34 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
         sections=tuple(section for section in sections if section is not None),
         totals={f"{pair.letters[0]}/{pair.letters[1]}": _totals(pair) for pair in pairs},
     )  # fmt: skip
+
+
+def _one_sided(
+    letters: Sequence[str], sides: Sequence[Measurements], name: str = "", there: Sequence[bool] | None = None
+) -> tuple[Unlike, ...]:
+    """For each side that lacks figures of another one: which, so that their absence is no agreement.
+
+    Args:
+        letters: of the sides.
+        sides: what they measured.
+        name: of the piece of work, where there are several.
+        there: sides that have this piece of work at all; None: all of them.
+    """
+    every = dict.fromkeys(key for side in sides for key in side.metrics)
+    found = []
+    for place, (letter, side) in enumerate(zip(letters, sides, strict=True)):
+        lacking = [key for key in every if key not in side.metrics]
+        if not lacking or (there is not None and not there[place]):
+            continue
+        more = len(lacking) - MAX_LACKING
+        keys = ", ".join(lacking[:MAX_LACKING])
+        en, zh = (f"{keys} and {more} more", f"{keys} 等 {len(lacking)} 项") if more > 0 else (keys, keys)
+        of, of_zh = (f"{name}: ", f"{name}：") if name else ("", "")
+        found.append(Unlike(is_grave=False, what=Words(
+            f"{of}only the other side{'s have' if len(sides) > 2 else ' has'}, {letter} lacks: {en}",
+            f"{of_zh}{letter} 缺少而其他侧具有的指标：{zh}",
+        )))  # fmt: skip
+    return tuple(found)
 
 
 def _section(key: str, title: Words, tables: Sequence[ResultTable | None]) -> Section | None:
@@ -309,7 +341,7 @@ def _answer(sides: Sequence[_Side], pairs: Sequence[Pair], bars: Sequence[StepBa
 
 
 def _x(new: float, old: float) -> str:
-    return significant(new / old, 3)
+    return format_factor(new / old)
 
 
 def _times(new: float, old: float) -> str:
@@ -329,6 +361,7 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
     unlike: list[Unlike] = []
     sections: list[Section] = []
     single: list[Words] = []
+    alone: list[Unlike] = []
     heads: list[tuple[str, list[Measurements]]] = []
     for name, row in matched(sets):
         there = [benchmark for benchmark in row if benchmark is not None]
@@ -347,6 +380,7 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
             for results, benchmark in zip(sets, row, strict=True)
         ]  # fmt: skip
         heads.append((name, measured))
+        alone += _one_sided(letters, measured, name, there=[benchmark is not None for benchmark in row])
         number = len(heads)
         section = _section(f"benchmark-{number}", Words(name, name), [
             metric_table(letters, measured, f"compare-metrics-{number}", Words("Figures", "指标")),
@@ -362,6 +396,7 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
         )
     said = _checked(sorted(unlike, key=lambda one: not one.is_grave), force)
     said += tuple(Unlike(is_grave=False, what=what) for what in single[:MAX_SAID])
+    said += tuple(alone[:MAX_SAID])
     lead, main = _answer_results(letters, heads)
     facts = tuple(
         SideFacts(
@@ -404,7 +439,7 @@ def _answer_results(letters: Sequence[str], heads: Sequence[tuple[str, list[Meas
             if key not in side.metrics or is_other(first[key], side.metrics[key]):
                 continue
             a, b = first[key].values, side.metrics[key].values
-            ratio, bounds = significant(score(b) / score(a), 3), ratio_bounds(a, b)
+            ratio, bounds = format_factor(score(b) / score(a)), ratio_bounds(a, b)
             doubt = bounds is not None and bounds[0] <= 1 <= bounds[1]
             said_en.append(f"{name}: {key} of {letter} is {ratio} times that of {letters[0]}"
                            f"{', not told apart from it' if doubt else ''}.")  # fmt: skip

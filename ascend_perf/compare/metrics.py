@@ -142,7 +142,7 @@ def metric_table(letters: Sequence[str], sides: Sequence[Measurements], name: st
             ratios.append(ratio)
             lows.append(bounds[0] if bounds else None)
             highs.append(bounds[1] if bounds else None)
-            verdicts.append(_verdict(row[0], row[place], ratio, bounds, letter))
+            verdicts.append(_verdict(row[0], row[place], ratio, bounds, letter, first))
         columns += [
             Col(f"ratio_{letter}", f"{letter} / {first}", f"{letter} / {first}", ratios, "x"),
             Col(f"low_{letter}", "99 % from", "99 % 区间下界", lows, "x"),
@@ -176,18 +176,21 @@ def is_other(a: Measured, b: Measured) -> bool:
 
 
 def _verdict(
-    a: Measured | None, b: Measured | None, ratio: float | None, bounds: tuple[float, float] | None, letter: str
+    a: Measured | None, b: Measured | None, ratio: float | None, bounds: tuple[float, float] | None, letter: str,
+    first: str,
 ) -> str | None:  # fmt: skip
     """Which side is better: only where the interval does not hold 1."""
     if a is not None and b is not None and is_other(a, b):
         return "other unit or direction"
-    if a is None or b is None or ratio is None or a.better == "none":
+    if a is None or b is None:
+        return None if a is b else f"not in {letter if b is None else first}"
+    if ratio is None or a.better == "none":
         return None
     if bounds is None:
         return "one run only"
     if bounds[0] <= 1 <= bounds[1]:
         return "not told apart"
-    return letter if (ratio > 1) == (a.better == "higher") else "A"
+    return letter if (ratio > 1) == (a.better == "higher") else first
 
 
 def efficiency_table(

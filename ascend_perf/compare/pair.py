@@ -21,7 +21,7 @@ from ascend_perf.model.table import Floats, Ints, Text
 from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS
 from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import computes
-from ascend_perf.units import format_ns, format_quantity, significant
+from ascend_perf.units import format_factor, format_ns, format_quantity
 
 SIDES: Final = {"both": "both", "a": "only A", "b": "only B"}
 """Cells that say who has a row."""
@@ -235,10 +235,10 @@ class _Maker:
             assumed = "" if cells["basis"][i] == "work" else " (assumed from its class)"
             zh_assumed = "" if cells["basis"][i] == "work" else "（按类别假定）"
             said.append(Words(
-                f"{cells['name'][i]} takes {significant(ratio, 3)}x as long on {b}; the rooflines let expect "
-                f"{significant(expected, 3)}x{assumed}: {format_ns(value)} beyond that.",
-                f"{cells['name'][i]} 在 {b} 上耗时为 {a} 的 {significant(ratio, 3)} 倍，按 Roofline 预期为 "
-                f"{significant(expected, 3)} 倍{zh_assumed}：超出 {format_ns(value)}。",
+                f"{cells['name'][i]} takes {format_factor(ratio)}x as long on {b}; the rooflines let expect "
+                f"{format_factor(expected)}x{assumed}: {format_ns(value)} beyond that.",
+                f"{cells['name'][i]} 在 {b} 上耗时为 {a} 的 {format_factor(ratio)} 倍，按 Roofline 预期为 "
+                f"{format_factor(expected)} 倍{zh_assumed}：超出 {format_ns(value)}。",
             ))  # fmt: skip
         better = [
             (int(_number(value)), i) for i, value in enumerate(cells["delta_ns"]) if _number(value) <= -least

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ascend_perf import files
 from ascend_perf.errors import InputError, UsageError
@@ -14,6 +14,13 @@ from ascend_perf.model.result import Benchmark, Launch, ResultSet
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.op_streams import read_op_stream
 from ascend_perf.result_files import FILE_NAME, is_result_file, read_results
+
+Kind = Literal["results", "run", "snapshot", "snapshots"]
+"""A result file, a run directory, a snapshot, or a folder of snapshots."""
+SAID_AS: Final[Mapping[Kind, str]] = {
+    "results": "a result file", "run": "a run directory", "snapshot": "a snapshot of operators",
+    "snapshots": "a folder of snapshots",
+}  # fmt: skip
 
 _MAGIC: Final = b"ascend-perf op-stream "
 _DECIDING: Final = ("torch", "torch_npu", "rank")
@@ -28,8 +35,12 @@ class Side:
     folder: Path
     """What paths of the results are relative to."""
     label: str
-    is_one_run: bool = False
-    """A run directory: one launch, so that nothing is known of the variation between launches."""
+    kind: Kind = "results"
+
+    @property
+    def is_one_run(self) -> bool:
+        """A run directory: one launch, so that nothing is known of the variation between launches."""
+        return self.kind == "run"
 
 
 class MissingBaseline(InputError):
@@ -54,10 +65,11 @@ def read_side(path: Path, variant: str | None = None, *, is_base: bool = False) 
         raise kind(f"{path.name or path} does not exist", hint="`ascend-perf bench SUITE.yaml` writes result files")
     has_results = path.is_dir() and (path / FILE_NAME).is_file()
     if path.is_dir() and is_run_directory(path) and not (has_results and is_result_file(path)):
-        side = Side(results=results_of_run(read_manifest(path)), folder=path, label=path.name, is_one_run=True)
+        side = Side(results=results_of_run(read_manifest(path)), folder=path, label=path.name, kind="run")
     elif not has_results and (snapshots := _snapshots(path)):
         folder = path if path.is_dir() else path.parent
-        side = Side(results=results_of_snapshots(snapshots, named=path.is_dir()), folder=folder, label=path.name)
+        side = Side(results=results_of_snapshots(snapshots, named=path.is_dir()), folder=folder, label=path.name,
+                    kind="snapshots" if path.is_dir() else "snapshot")  # fmt: skip
     elif path.is_dir() and not has_results:
         raise InputError(
             f"{path.name or path} holds no {FILE_NAME}, no manifest of a run, and no snapshots of operators",
@@ -67,6 +79,24 @@ def read_side(path: Path, variant: str | None = None, *, is_base: bool = False) 
         folder = path if path.is_dir() else path.parent
         side = Side(results=read_results(path), folder=folder, label=path.name or FILE_NAME)
     return side if variant is None else replace(side, results=_only(side.results, variant, side.label))
+
+
+def check_kinds(base: Side, head: Side) -> None:
+    """Snapshots have no launches, and a folder of them names them by file: nothing of theirs would meet the other side.
+
+    Raises:
+        UsageError: the sides are of kinds that have no benchmark in common.
+    """
+    kinds = {base.kind, head.kind}
+    if len(kinds) == 1 or kinds <= {"results", "run"}:
+        return
+    hint = "give two snapshots, or two folders of them"
+    if kinds & {"results", "run"}:
+        hint = "give two result files, two run directories, or two snapshots; DIR/streams of a suite has its snapshots"
+    raise UsageError(
+        f"{base.label} is {SAID_AS[base.kind]} and {head.label} is {SAID_AS[head.kind]}: they cannot be compared",
+        hint=hint,
+    )
 
 
 def _only(results: ResultSet, variant: str, label: str) -> ResultSet:

@@ -59,13 +59,18 @@
     return Math.abs(p) >= 10 ? p.toFixed(0) : significant(p, 2);
   }
 
+  // Four digits near 1, where what counts is how far from it.
+  function factor(value) {
+    return significant(value, Math.abs(value) >= 0.9 && Math.abs(value) < 1.1 ? 4 : 3);
+  }
+
   function quantity(value, unit) {
     if (value === null || value === undefined || value === "") return "—";
     if (typeof value === "string") return value;
     if (typeof value === "boolean") return value ? "✓" : "–";
     if (!isFinite(value)) return "—";
     if (unit === "ratio") return percent(value) + "\u00a0%";
-    if (unit === "x") return significant(value, 3) + "x";
+    if (unit === "x") return factor(value) + "x";
     if (unit === "count" || unit === "none" || !unit) return significant(value, Number.isInteger(value) ? 12 : 4);
     const scale = scaleOf(value, unit);
     return AP.glued(significant(value / scale[0]) + " " + scale[1]);
@@ -131,7 +136,7 @@
         text: function (v) { return other(v) || (Number.isInteger(v) ? String(v) : significant(v, 4)); },
       };
     }
-    if (unit === "x") return { unit: "x", figures: figures, text: function (v) { return other(v) || significant(v, 3); } };
+    if (unit === "x") return { unit: "x", figures: figures, text: function (v) { return other(v) || factor(v); } };
     if (top === 0) return { unit: "", figures: figures, text: function (v) { return other(v) || "0"; } };
     const scale = scaleOf(top, unit);
     // Small whole numbers of the unit itself stay whole.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -323,6 +324,20 @@ def test_a_figure_that_result_files_refuse_fails_its_run_alone(figure: str, said
     metric = LogMetric(name="speed", regex=r"speed (\S+)", unit="items_per_s")
     with pytest.raises(InputError, match=said):
         figures_of_log(External(command=("x",), metrics=(metric,)), f"speed {figure}")
+
+
+def test_an_expression_that_takes_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenario, "SEARCH_S", 0.1)
+    metric = LogMetric(name="speed", regex=r"(?:a+)+ (\d)$")
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(InputError, match=r"speed: its regex takes more than 0\.1\d* s on this log") as told:
+        figures_of_log(External(command=("x",), metrics=(metric,)), "a" * 60 + "!")
+    assert "repeat nothing that is repeated itself" in told.value.hint
+    assert signal.getsignal(signal.SIGALRM) == before
+    monkeypatch.undo()
+    log = "speed 1\n" * 300_000
+    metric = LogMetric(name="speed", regex=r"^speed (\d+)$", take="sum")
+    assert figures_of_log(External(command=("x",), metrics=(metric,)), log).metrics[0].value == 300_000
 
 
 def test_programs_that_fail_are_told_with_their_last_word(tmp_path: Path) -> None:

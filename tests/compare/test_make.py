@@ -187,7 +187,56 @@ def test_the_answer_speaks_of_every_side(tmp_path: Path, command: Callable[..., 
     assert made["lead"] == "1 piece of work compared."
     # 52 and 102.5 over 102: a half that is certain, and half a percent that the scatter of 1 % hides.
     assert "of B is 0.51 times that of A. " in made["main"]
-    assert made["main"].endswith("of C is 1 times that of A, not told apart from it.")
+    assert made["main"].endswith("of C is 1.005 times that of A, not told apart from it.")
+
+
+def with_metrics(made: ResultSet, *names: str) -> ResultSet:
+    """The results with only these metrics, in all launches."""
+    of = {metric.name: metric for metric in made.benchmarks[0].launches[0].metrics}
+    launches = tuple(
+        replace(launch, metrics=tuple(replace(of["tokens_per_s"], name=name) for name in names))
+        for launch in made.benchmarks[0].launches
+    )  # fmt: skip
+    return replace(made, benchmarks=(replace(made.benchmarks[0], launches=launches),))
+
+
+def test_figures_that_a_side_lacks_are_said(tmp_path: Path, command: Callable[..., Said]) -> None:
+    sides = [["tokens_per_s", "ttft", "mfu"], ["tokens_per_s", "goodput"], ["tokens_per_s", "ttft", "goodput"]]
+    files = [
+        write_results(tmp_path / f"{number}.json", with_metrics(results(100), *names))
+        for number, names in enumerate(sides)
+    ]  # fmt: skip
+    said = command("compare", *files[:2])
+    assert "  - llm/tiny/1: only the other side has, A lacks: goodput\n" in said.out, said.err
+    assert "  - llm/tiny/1: only the other side has, B lacks: ttft, mfu\n" in said.out
+    chinese = command("compare", *files[:2], "--lang", "zh").out
+    assert "  - llm/tiny/1：B 缺少而其他侧具有的指标：ttft, mfu\n" in chinese
+    # Of three sides a figure of two has a row; the third is named in it.
+    assert command("compare", *files, "-o", tmp_path / "out", "--format", "json").code == 0
+    made = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
+    assert [one["text"] for one in made["said"]] == [
+        "llm/tiny/1: only the other sides have, A lacks: goodput",
+        "llm/tiny/1: only the other sides have, B lacks: ttft, mfu",
+        "llm/tiny/1: only the other sides have, C lacks: mfu",
+    ]
+    rows = {row["quantity"]: row for row in made["sections"][0]["tables"][0]["rows"]}
+    assert (rows["ttft"]["kind"], rows["ttft"]["kind_C"]) == ("not in B", "not told apart")
+    assert (rows["goodput"]["kind"], rows["goodput"]["kind_C"]) == ("not in A", "not in A")
+    many = with_metrics(results(100), "tokens_per_s", *(f"m{number}" for number in range(10)))
+    long = command("compare", files[1], write_results(tmp_path / "many.json", many)).out
+    assert "A lacks: m0, m1, m2, m3, m4, m5, m6, m7 and 2 more\n" in long
+
+
+def test_the_terminal_says_which_side_is_better(tmp_path: Path, command: Callable[..., Said]) -> None:
+    files = [write_results(tmp_path / f"{n}.json", results(rate)) for n, rate in (("a", 100), ("b", 50), ("c", 100.5))]
+    lines = command("compare", *files).out.splitlines()
+    (heads,) = [line.split() for line in lines if line.split()[:1] == ["metric"]]
+    (row,) = [line for line in lines if line.split()[:1] == ["tokens_per_s"]][:1]
+    assert heads.count("better") == 2
+    # 102, 52 and 102.5 per s; half a percent more than 1 is to be seen.
+    assert " 0.51x " in row and " 1.005x " in row and " A " in row and "not told apart" in row
+    chinese = command("compare", *files, "--lang", "zh").out
+    assert "无法区分" in chinese and "not told apart" not in chinese
 
 
 def test_no_name_begins_a_line_in_the_log(tmp_path: Path, command: Callable[..., Said]) -> None:

@@ -160,7 +160,11 @@ def test_why_there_is_no_explanation_is_said(tmp_path: Path) -> None:
     (run / "log.txt").write_text("step 1", "utf-8")
     (found,) = explanations(decide(base, head, Policy(), today=date(2026, 4, 8)), base, head)
     assert found.missing is not None
-    # The comment is public.
+    # Short, with the next step; and the comment is public.
+    assert found.missing.en.startswith("head kept no trace (commands and servers leave none): profile both sides with")
+    (run / "other.txt").write_text("x", "utf-8")  # what else is there is looked at, and told as the readers see it
+    (found,) = explanations(decide(base, head, Policy(), today=date(2026, 4, 8)), base, head)
+    assert found.missing is not None
     assert "no profile in runs/0:" in found.missing.en and str(tmp_path) not in found.missing.en + found.missing.zh
     base, head = sides(tmp_path / "same", healthy())
     (found,) = explanations(decide(base, head, Policy(), today=date(2026, 4, 8)), base, head)

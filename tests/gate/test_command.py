@@ -160,6 +160,22 @@ def test_snapshots_are_compared_without_any_hardware(command: Command, tmp_path:
     assert command("gate", base, head).code == 1  # removed, and not listed
 
 
+def test_kinds_that_have_nothing_in_common_are_wrong_usage(command: Command, base: Path, tmp_path: Path) -> None:
+    one = snapshot(tmp_path / "snapshots" / "llm.ops", ("aten.mul.x(f32[4])",))
+    run = run_directory(tmp_path / "run", 1000)
+    for before, after, words in (
+        (base, one, "base.json is a result file and llm.ops is a snapshot of operators"),
+        (one.parent, base, "snapshots is a folder of snapshots and base.json is a result file"),
+        (run, one, "run is a run directory and llm.ops is a snapshot of operators"),
+        (one, one.parent, "llm.ops is a snapshot of operators and snapshots is a folder of snapshots"),
+    ):
+        said = command("gate", before, after)
+        assert (said.code, said.out) == (2, "") and f"{words}: they cannot be compared" in said.err
+        assert "give two " in said.err
+    # A run is one launch of what a suite measures often: its benchmark may be in the file.
+    assert command("gate", base, run).code in (1, 3, 4)
+
+
 def test_annotations_come_within_github_alone(
     command: Command, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
