@@ -28,6 +28,8 @@ SETTINGS_FILE: Final = "settings.json"
 MIN_LIMIT_MB: Final = 200
 MAX_LIMIT_MB: Final = 4294967295
 """What --storage-limit of msprof takes. Source: format reference for collectors, section 1.4."""
+MAX_SECONDS: Final = 4294967295
+"""Most that --delay and --duration of msprof take. Source: same."""
 SAFE_GLIBC: Final = (2, 34)
 """Older ones have a defect of static TLS that can crash torch_npu's parser. Source: same, section 2.5."""
 UNTIL_DURATION: Final = 1_000_000
@@ -261,6 +263,9 @@ def _msprof_plan(
                 f"{name}: msprof knows neither steps nor ranks, it would be ignored",
                 hint="use --delay and --duration; or --with torch-npu",
             )
+    for name, seconds in (("--delay", request.delay_s), ("--duration", request.duration_s)):
+        if seconds is not None and seconds > MAX_SECONDS:
+            raise UsageError(f"{name} {seconds}: msprof takes 1 to {MAX_SECONDS} seconds", hint="write seconds")
     msprof.check_output(folder)
     limit_mb = _limit_mb(request.storage_limit_bytes)
     series = None if request.soc is None else _msprof_options.series_of(request.soc)

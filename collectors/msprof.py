@@ -26,6 +26,9 @@ EXIT_FILE: Final = "exit-code"
 HELP_TIMEOUT_S: Final = 30
 """`msprof --help` answers at once, or hangs on a driver that does not. Status: assumed."""
 EXPORT_FOLDER: Final = "mindstudio_profiler_output"
+OWN_CODES: Final = (254, 255)
+"""It ends itself with these: an error, and system mode in a container with a slice of an NPU (a warning only)."""
+RAW_GONE: Final = "its raw data are gone (exported with --clear=on?): its communication can no longer be summed up"
 
 PROF: Final = re.compile(r"PROF_\d{6}_\d{17}_[0-9A-Z]+")
 _REFUSED: Final = re.compile(r"[\x00-\x1f\"'`\\%><|&$;]")

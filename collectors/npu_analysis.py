@@ -16,6 +16,8 @@ from typing import Final
 OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 NOTHING: Final = 3
 NO_MSPROF: Final = "'msprof' command not found"
+FOREIGN: Final = "it belongs to another user: torch_npu parses only data of yours or of root"
+FOREIGN_HINT: Final = "parse it as its owner or as root, or own a copy of it (cp -r)"
 
 
 def is_parsed(folder: Path) -> bool:
@@ -39,8 +41,24 @@ def start(folder: Path, variables: Mapping[str, str], log: Path) -> subprocess.P
         )  # fmt: skip
 
 
+def is_foreign(folder: Path) -> bool:
+    """Whether a data directory belongs to neither this user nor root. Source: same, section 2.4."""
+    if not hasattr(os, "geteuid"):  # a system without such owners
+        return False
+    try:
+        return _owner(folder) not in (0, os.geteuid())
+    except OSError:
+        return False
+
+
+def _owner(folder: Path) -> int:
+    return folder.stat().st_uid
+
+
 def problem_of(text: str) -> tuple[str, str]:
     """What the parser said went wrong, and the next step."""
+    if FOREIGN in text:
+        return FOREIGN, FOREIGN_HINT
     if NO_MSPROF in text:
         return (
             "only the host's side was parsed: the parser of the device's data (msprof) was not found",
@@ -54,6 +72,9 @@ def problem_of(text: str) -> tuple[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """0 when there are tables afterwards."""
     folder = Path(arguments[0])
+    if is_foreign(folder):  # its parser would refuse it in a line of the output
+        print(FOREIGN)
+        return NOTHING
     # The forks of the parser must not record themselves.
     for name in ("ASCEND_PERF_COLLECT",):
         os.environ.pop(name, None)

@@ -218,7 +218,7 @@ class _Attempt:
     def _lost_program(self, ended: command.Ended) -> None:
         """msprof has ended without a word of the program's own end."""
         words = msprof.reason(ended.output)
-        if ended.code and ended.code >= 128 and ended.code != 255:
+        if ended.code and ended.code >= 128 and ended.code not in msprof.OWN_CODES:
             self.code, self._problem = ended.code, f"msprof was ended: {_code_words(ended.code)}"
         elif msprof.prof_folders(self._trace):
             self.code = 137
@@ -299,6 +299,9 @@ class _Attempt:
         self.hint = msprof.cure(words) or "does the program use the NPU? look into ~/ascend/log/debug/plog"
 
     def _analyze_communication(self, program: str, folder: Path) -> None:
+        if not msprof.state_of(folder).devices:
+            self._notes.append(f"{folder.name}: {msprof.RAW_GONE}")
+            return
         said = self._quietly(msprof.analyze_command(program, str(folder)))
         if not any((folder / "analyze").glob("communication*")):
             self._notes.append(masked(

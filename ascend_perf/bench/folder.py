@@ -22,11 +22,12 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path, force: bool) -> None:
-        """Check that the folder may be made.
+        """Check that the folder may be made. What a link names is meant, not the link.
 
         Raises:
             UsageError: it is taken: not ours to replace, or `force` is not given.
         """
+        folder = folder.resolve() if folder.is_symlink() else folder
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not force:
                 raise UsageError(f"{folder} exists", hint="choose another -o, or replace it with --force")

@@ -15,7 +15,9 @@ from ascend_perf.parsers._ascend_checks import Tables
 from ascend_perf.parsers._msprof_facts import ProcessFacts
 from ascend_perf.parsers._msprof_tasks import JOINED
 
-ANALYZE: Final = "msprof --analyze=on --output=DIR"
+ANALYZE: Final = (
+    "msprof --analyze=on --rule=communication,communication_matrix --output=DIR, of an export without --clear=on"
+)
 EXPORT: Final = "msprof --export=on --output=DIR, and keep all files of mindstudio_profiler_output"
 FRAMEWORK: Final = (
     "record with torch_npu.profiler (or the profiler of the framework in use): msprof alone sees no framework"

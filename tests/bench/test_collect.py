@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import pytest
 from ascend_perf.bench import collect as bench
 from ascend_perf.bench import command, watch
 from ascend_perf.bench.collect import Collected, collect, name_of
-from ascend_perf.collectors.collect_plan import CollectRequest, Here
+from ascend_perf.collectors import _msprof_options, msprof
+from ascend_perf.collectors.collect_plan import CollectRequest, Here, make_plan
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.manifest import read_manifest
 from tests.collectors import _fake_msprof
@@ -167,6 +169,73 @@ def test_an_option_that_this_msprof_lacks_ends_before_the_program_and_is_said(ru
     assert "msprof did not start the program: unrecognized option '--npu-events'" in done.manifest.problem
     assert "leave it out" in done.hint
     assert done.manifest.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("machine", "problem", "hint"),
+    [
+        ("no-driver", "msprof did not start the program: Init platform by driver failed!", "npu-smi info"),
+        ("busy", "msprof did not start the program: Start profiling failed", "is another profiler using the device?"),
+    ],
+)
+def test_a_start_that_fails_is_msprofs_and_not_the_programs(
+    run: Run, tmp_path: Path, machine: str, problem: str, hint: str
+) -> None:
+    (tmp_path / "npu" / machine).touch()
+    done = run()
+    assert (done.code, done.manifest.status) == (MachineError.exit_code, "failed")
+    assert done.manifest.problem == problem
+    assert hint in done.hint
+    assert not (tmp_path / "npu" / "0.process").exists()  # the program was not started
+
+
+def test_system_mode_in_a_slice_of_an_npu_ends_with_254_which_is_no_signal(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We never ask for system mode; a script of a site in the place of msprof could."""
+    (tmp_path / "npu" / "slice").touch()
+
+    def system(*given: Any, **named: Any) -> Any:
+        plan = make_plan(*given, **named)
+        return replace(plan, words=(*plan.words[:2], "--sys-devices=all", "--sys-period=10"))
+
+    monkeypatch.setattr(bench, "make_plan", system)
+    done = run()
+    assert done.code == MachineError.exit_code
+    assert "msprof did not start the program: System profiling isn't supported in container" in done.manifest.problem
+    assert done.hint == "record on the host, or without --option sys-..."
+
+
+def test_an_option_that_msprof_calls_useless_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_msprof_options, "_check_pairs", lambda options: None)  # our own check of it comes first
+    done = run(options={"aic-freq": "50"})
+    assert done.manifest.status == "complete"
+    assert noted(done, "msprof warned: The argument --aic-freq is useless when --aic-mode is not sample-based")
+
+
+def test_an_export_that_cleared_the_raw_data_has_no_sums_of_communication(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = msprof.export_command
+    monkeypatch.setattr(msprof, "export_command", lambda *given: (*made(*given), "--clear=on"))  # we never ask for it
+    done = run(0, "ok,bad,ok")
+    third = "PROF_000003_20260407101532881_00004815KQMBRACD"
+    assert noted(done, f"{third}: its raw data are gone (exported with --clear=on?)")
+    analyzed = [call["words"][1] for call in calls(tmp_path) if call["words"][0] == "--analyze=on"]
+    assert analyzed == [f"--output={done.folder}/trace/PROF_000001_20260407101532881_00004813KQMBRACD"]
+
+
+def test_msprof_is_given_no_link_in_the_path_of_its_output(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk", target_is_directory=True)
+
+    done = run()
+
+    assert done.folder == tmp_path / "disk"
+    assert calls(tmp_path)[0]["words"][0] == f"--output={tmp_path}/disk/trace"
+    assert (tmp_path / "run").is_symlink()
+    assert read_manifest(tmp_path / "run").status == "complete"
+    assert run().folder == tmp_path / "disk"  # replaced: still behind the link
 
 
 def test_empty_words_and_words_with_blanks_reach_the_program(run: Run, tmp_path: Path) -> None:

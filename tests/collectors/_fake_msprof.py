@@ -2,7 +2,9 @@
 that lie, one PROF directory per process, an export that stops at the first failure.
 
 A program "uses the NPU" by leaving a file `<name>.process` in $FAKE_NPU: empty, or with words: `bad` (its data cannot
-be exported), `host` (it used no device). The calls of the stand-in are kept in $FAKE_NPU/calls.jsonl.
+be exported), `host` (it used no device). The calls of the stand-in are kept in $FAKE_NPU/calls.jsonl. Other files there
+describe the machine: `no-driver` (the driver fails its query), `busy` (another profiler holds the device), `slice` (a
+container with a slice of an NPU).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ SWITCHES = """ascendcl runtime-api ai-core aicpu l2 hccl model-execution task-me
 sys-cpu-profiling sys-profiling sys-pid-profiling sys-io-profiling sys-interconnection-profiling dvpp-profiling
 instr-profiling""".split()
 OTHERS = """output type task-time aic-mode aic-freq aic-metrics ge-api host-sys host-sys-usage storage-limit delay
-duration export parse query analyze rule python-path application sys-devices sys-period llc-profiling help""".split()
+duration export parse query analyze rule clear reports python-path application sys-devices sys-period llc-profiling help""".split()
 METRICS = "ArithmeticUtilization PipeUtilization Memory MemoryL0 MemoryUB L2Cache ResourceConflictRatio MemoryAccess"
 METRICS = METRICS.split()
 USAGE = "usage: msprof [options] [app]\\n" + "\\n".join(f"      --{name}" for name in SWITCHES + OTHERS)
@@ -36,6 +38,9 @@ def say(text):
 def end(text, code=255):
     say(text)
     sys.exit(code)
+
+if (place / "no-driver").exists() and words != ["--help"]:
+    end("[ERROR] Init platform by driver failed!")
 
 if words and words[0].startswith("op"):
     say("msopprof started")  # the whole call is another tool's, which always ends with 0
@@ -84,22 +89,34 @@ def export(prof):
         device = int(next(prof.glob("device_*")).name.partition("_")[2])
         writer.summary([made.summary_row(n, device=device) for n in range(4)])
     say(f"[INFO] Export all data in {prof.name} done.")
+    if options.get("clear") == "on":  # what --analyze would need is gone
+        for raw in prof.glob("*/data/*"):
+            raw.unlink()
     return True
 
 output = Path(options.get("output", "."))
 if options.get("export") == "on":
     sys.exit(0 if export(output) else 255)
 if options.get("analyze") == "on":
-    if not any(output.glob("mindstudio_profiler_output/*.csv")):
-        end("[ERROR] please export first")
+    if not any(output.glob("mindstudio_profiler_output/*.csv")) or not any(output.glob("device_*/data/*")):
+        end("[ERROR] please export first")  # an export with --clear=on is none
     (output / "analyze").mkdir(exist_ok=True)
     (output / "analyze" / "communication.json").write_text("{}")
     sys.exit(0)
+if options.get("sys-devices") and not app and (place / "slice").exists():
+    end("[WARNING] System profiling isn't supported in container of ascend virtual instance.", 254)
 if not app:
     end("[ERROR] No valid argument found in --application --sys-devices --host-sys --host-sys-usage --parse --query "
         "--export --analyze")
 
-output.mkdir(parents=True, exist_ok=True)
+try:
+    output.mkdir(parents=True, exist_ok=True)
+except OSError as error:
+    end(f"[ERROR] Create dir {output} failed: {error.strerror}")
+if "aic-freq" in options and options.get("aic-mode") != "sample-based":
+    say("[WARNING] The argument --aic-freq is useless when --aic-mode is not sample-based")
+if (place / "busy").exists():
+    end("[ERROR] Start profiling failed")
 say("[INFO] Start profiling....")
 stopped = []
 signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))

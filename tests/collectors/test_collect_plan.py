@@ -174,6 +174,12 @@ def test_a_storage_limit_that_msprof_does_not_take_is_refused(limit: int) -> Non
     assert "msprof takes 200 to 4294967295 MB" in refused(request(collector="msprof", storage_limit_bytes=limit)).what
 
 
+@pytest.mark.parametrize("name", ["delay", "duration"])
+def test_seconds_that_msprof_does_not_take_are_refused(name: str) -> None:
+    wanted = request(collector="msprof", **{f"{name}_s": 2**32})
+    assert refused(wanted).what == f"--{name} 4294967296: msprof takes 1 to 4294967295 seconds"
+
+
 @pytest.mark.parametrize(
     ("given", "what"),
     [

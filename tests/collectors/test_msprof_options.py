@@ -69,6 +69,9 @@ def test_the_quick_level_reads_no_counters_and_the_deep_one_links_and_caches() -
         ({"delay": "3"}, "give --delay SECONDS"),
         ({"application": "python train.py"}, "the command behind --"),
         ({"dynamic": "on"}, "records one command"),
+        ({"sys_devices": "all"}, "records one command"),
+        ({"clear": "on"}, "exports by itself"),
+        ({"type": "db"}, "exports by itself"),
         ({"mstx_domain_include": "a\"b"}, "quotes and control characters"),
     ],
 )  # fmt: skip
