@@ -59,10 +59,15 @@ def activate(settings_path: str) -> None:
 
     # Before torch: torch loads torch_npu itself. A profiler of the program's own is heard of from its first start on.
     for name, done in (("torch_npu", _other_profilers.watch_npu), ("torch", when_there)):
-        if name in sys.modules:
-            done()
-        else:
-            sys.meta_path.insert(0, _AfterImport(name, done))
+        after_import(name, done)
+
+
+def after_import(name: str, done: Callable[[], None]) -> None:
+    """Call `done` once a package has been imported: now, where it has been."""
+    if name in sys.modules:
+        done()
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, done))
 
 
 def step_called() -> None:

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from ascend_perf.errors import InputError
+from ascend_perf.workloads._fused import is_packed, zero_grad
 from ascend_perf.workloads._spec import Place
+from ascend_perf.workloads._virtual import computes_nothing
 
 # B samples, K classes
 
@@ -50,8 +52,12 @@ def rate_factor(step: int, *, warmup: int, total: int, shape: Literal["cosine", 
     return 0.5 * (1 + math.cos(math.pi * done)) if shape == "cosine" else 1.0 - done
 
 
-def on_all_ranks(model: nn.Module, place: Place) -> nn.Module:
-    """The model wrapped so that backward averages gradients; itself in a job of one."""
+def on_all_ranks(model: nn.Module, place: Place, *, packed: bool = False) -> nn.Module:
+    """The model wrapped so that backward averages gradients; itself in a job of one.
+
+    Args:
+        packed: the optimizer keeps all gradients in one buffer of its own: they cannot lie in those of DDP as well.
+    """
     if place.world_size == 1:
         return model
     from torch.nn.parallel import DistributedDataParallel
@@ -60,7 +66,7 @@ def on_all_ranks(model: nn.Module, place: Place) -> nn.Module:
     # Running statistics are each rank's own: broadcasting them would add a collective to every forward.
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # from torch 2.13
-    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, **{buffers: False})
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=not packed, **{buffers: False})
 
 
 class Training:
@@ -91,8 +97,8 @@ class Training:
         self.smoothing, self.max_grad_norm = label_smoothing, max_grad_norm
         self._rate = rate
         self._clip = clip or (lambda optimizer, weights, norm: nn.utils.clip_grad_norm_(weights, norm))
-        self._zero = zero or (lambda optimizer: optimizer.zero_grad(set_to_none=True))
-        self._wrapped = on_all_ranks(model, place)
+        self._zero = zero or zero_grad
+        self._wrapped = on_all_ranks(model, place, packed=is_packed(optimizer))
         self._peaks = [group["lr"] for group in optimizer.param_groups]
         self._scaler = _scaler(place.kind, enabled=dtype == "fp16")
         self.steps_done = 0
@@ -267,9 +273,21 @@ class _SavedBytes:
 
 
 def _scaler(kind: str, *, enabled: bool) -> Any:
-    if kind == "npu":
+    if kind != "npu":
+        return torch.amp.GradScaler(kind, enabled=enabled)
+    if not computes_nothing(kind):
         return torch.npu.amp.GradScaler(enabled=enabled)
-    return torch.amp.GradScaler(kind, enabled=enabled)
+
+    class Scaler(torch.npu.amp.GradScaler):  # type: ignore[misc, name-defined]  # torch is not type-checked here
+        """Waits for the device as ever, and takes no gradient for infinite whatever it read."""
+
+        def _maybe_opt_step(self, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+            for found in state["found_inf_per_device"].values():
+                found.item()
+            self._has_overflow = False
+            return optimizer.step(*args, **kwargs)
+
+    return Scaler(enabled=enabled)
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ascend_perf.workloads._model_shape import ModelShape
+from ascend_perf.workloads._virtual import computes_nothing
 
 if TYPE_CHECKING:
     from ascend_perf.workloads._fused import Fused
@@ -300,6 +301,8 @@ def materialise(
 def initialise(weight: Tensor, name: str, seed: int, cut: Cut | None = None) -> None:
     """Fill a weight, or this rank's part of it, with the values that belong to the seed and the name."""
     local, offsets = local_part(weight)
+    if computes_nothing(local.device.type):
+        return  # gigabytes of random numbers would be drawn and copied for nothing
     if name.endswith(_ZERO):
         local.zero_()
     elif weight.dim() < 2:

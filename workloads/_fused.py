@@ -13,6 +13,7 @@ AdamW), that one.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -425,13 +426,14 @@ class Fused:
             "fp32_or_fp16_weights": kinds <= {torch.float32, torch.float16},
         }
         if self._fits("adamw", **limits):
+            quiet_about_storage()
             return self._npu.optim.NpuFusedAdamW(groups, lr=lr, betas=betas, eps=eps)
         fused = self.kind in ("cpu", "cuda") and self._modes["adamw"] != "off"
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused or None)
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget gradients: the packed buffer of the fused optimizer must stay, others are freed."""
-        optimizer.zero_grad(set_to_none=not _is_packed(optimizer))
+        """As the function of that name."""
+        zero_grad(optimizer)
 
     def clip_grad_norm(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], max_norm: float
@@ -439,7 +441,7 @@ class Fused:
         """Scale gradients so that their norm (of all, order 2) is at most `max_norm`; the norm before."""
         import torch
 
-        if _is_packed(optimizer):
+        if is_packed(optimizer):
             return optimizer.clip_grad_norm_fused_(max_norm, 2)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
@@ -450,5 +452,16 @@ def _member(module: Any, path: str) -> Any:
     return module
 
 
-def _is_packed(optimizer: torch.optim.Optimizer) -> bool:
+def quiet_about_storage() -> None:
+    """torch_npu's optimizers ask for storages in a way that torch calls deprecated: no news for whoever runs us."""
+    warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
+
+
+def is_packed(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is one of torch_npu's, which keep all gradients in one buffer."""
     return hasattr(optimizer, "clip_grad_norm_fused_")
+
+
+def zero_grad(optimizer: torch.optim.Optimizer) -> None:
+    """Forget gradients: the packed buffer of an optimizer of torch_npu must stay, others are freed."""
+    optimizer.zero_grad(set_to_none=not is_packed(optimizer))

@@ -89,8 +89,18 @@ def padded(x: Tensor, width: int) -> Tensor:
 
 def permute(x_NW: Tensor, experts_NK: Tensor) -> tuple[Tensor, Tensor]:
     """Rows sorted by expert, and where each (token, choice) went to."""
-    order_R = torch.argsort(experts_NK.flatten(), stable=True)
-    return x_NW.index_select(0, order_R // experts_NK.shape[1]), torch.argsort(order_R)
+    order_R = sorted_order(experts_NK.flatten())
+    return x_NW.index_select(0, order_R // experts_NK.shape[1]), sorted_order(order_R)
+
+
+def sorted_order(number_R: Tensor) -> Tensor:
+    """Where the smallest, the next ... of R whole numbers below R or 2^24 lie; equal ones in their order.
+
+    An NPU sorts integers on its AI CPU, and fp32, which holds numbers up to 2^24 exactly, on the AI Cores.
+    """
+    if number_R.device.type == "npu" and len(number_R) <= 1 << 24:
+        number_R = number_R.float()
+    return torch.argsort(number_R, stable=True)
 
 
 def unpermute(x_RW: Tensor, rows_R: Tensor, weights_NK: Tensor) -> Tensor:

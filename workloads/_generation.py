@@ -15,6 +15,7 @@ from torch.profiler import record_function
 
 from ascend_perf.workloads._cache import DynamicCache, StaticCache, cache_parts
 from ascend_perf.workloads._sampling import choose, likeliest
+from ascend_perf.workloads._virtual import computes_nothing
 
 if TYPE_CHECKING:
     from ascend_perf.workloads._decoder import Decoder
@@ -170,4 +171,6 @@ class Generation:
 def has_graphs(device: str) -> bool:
     """Whether the device can capture a step: CUDA graphs, or NPU graphs in a torch_npu that has them."""
     kind = device.split(":")[0]
+    if computes_nothing(kind):  # it records launches, and a graph has one for all of them
+        return False
     return kind == "cuda" or (kind == "npu" and hasattr(torch.npu, "NPUGraph"))

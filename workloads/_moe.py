@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from ascend_perf.workloads._decoder import SwiGLU
-from ascend_perf.workloads._fused_plain import unpermute
+from ascend_perf.workloads._fused_plain import sorted_order, unpermute
 from ascend_perf.workloads._model_shape import ModelShape
 from ascend_perf.workloads._routing import LayerLoad, Routing
+from ascend_perf.workloads._virtual import computes_nothing, even_parts
 
 if TYPE_CHECKING:
     from ascend_perf.workloads._fused import Fused
@@ -54,6 +55,8 @@ class Experts(nn.Module):  # type: ignore[misc]  # torch is not type-checked her
         """Rows after their expert: x_RW in the order of the experts, `counts_E` for each; or without counts x_ECW."""
         if counts_E is not None and not self.fused.uses("grouped_matmul"):
             counts_E = counts_E.cpu()  # once for three products, each of which asks for them
+            if computes_nothing(x.device.type):
+                counts_E = torch.tensor(even_parts(len(x), len(counts_E)))
         gate, up = (self._product(x, weight, self.hidden, counts_E) for weight in (self.gate, self.up))
         return self._product(self.fused.swiglu(gate, up), self.down, self.width, counts_E)
 
@@ -128,6 +131,8 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]  # torch is not type-ch
         dist.all_to_all_single(received_E, counts_E, group=group)
         sums = torch.stack((counts_E, received_E)).view(2, ranks, -1).sum(-1)
         sent, received = sums.tolist()  # the host waits
+        if computes_nothing(x_RW.device.type):
+            sent = received = even_parts(len(x_RW), ranks)
         x_QW = _AllToAll.apply(x_RW, sent, received, group)
         local = len(received_E) // ranks
         expert_Q = torch.arange(local, device=x_RW.device).repeat(ranks)
@@ -142,7 +147,7 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]  # torch is not type-ch
         """Sum of each token's experts, of which each takes its first `slots` tokens."""
         (N, W), E, K = x_NW.shape, self.shape.experts, self.shape.experts_per_token
         expert_R = experts_NK.flatten()
-        place_R = torch.argsort(torch.argsort(expert_R, stable=True))
+        place_R = sorted_order(sorted_order(expert_R))
         place_R = place_R - (counts_E.cumsum(0) - counts_E)[expert_R]  # in the queue of its expert
         # One slot behind the last takes what is dropped, and one row behind the last token is what empty slots hold.
         slot_R = torch.where(place_R < slots, expert_R * slots + place_R, E * slots)

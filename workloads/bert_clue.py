@@ -24,6 +24,7 @@ from ascend_perf.workloads._encoder_shape import EncoderShape, encoder_flops, en
 from ascend_perf.workloads._fused import Fused, FusedSettings
 from ascend_perf.workloads._gradient_traffic import gradient_traffic
 from ascend_perf.workloads._spec import Place, Prediction, Program, at_least, workload
+from ascend_perf.workloads._virtual import computes_nothing
 
 if TYPE_CHECKING:
     import torch
@@ -289,6 +290,8 @@ def bert_clue(config: Config, place: Place, seed: int) -> Program:
 
     def metrics() -> list[Metric]:
         told = _padding_metrics(count)
+        if computes_nothing(place.kind):
+            return told
         found = training.evaluate([batch(rows, held_out) for rows in _slices(held_out, config.batch)])
         return [Metric(name="accuracy", value=found, unit="ratio", better="higher"), *told]
 
@@ -348,6 +351,8 @@ def _inference(
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def metrics() -> list[Metric]:
         told, right = _padding_metrics(count), 0
+        if computes_nothing(place.kind):
+            return told
         for rows in _slices(held_out, config.batch):
             inputs, labels_B = batch(rows, held_out)
             right += int((model(*inputs).argmax(-1) == labels_B).sum())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ascend_perf.device.bus import BUS_FACTORS, bus_ratio
 from ascend_perf.model.finding import Metric, Words
 from ascend_perf.workloads._spec import Place, Prediction, Program, Traffic, Value, at_least, did_you_mean, workload
+from ascend_perf.workloads._virtual import computes_nothing
 
 if TYPE_CHECKING:
     import torch
@@ -204,9 +205,11 @@ def comm_bench(config: Config, place: Place, seed: int) -> Program:
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[config.dtype]
     backend = None if place.kind == "cpu" else getattr(torch, place.kind)
+    devices = None if backend is None else [torch.device(place.device).index]
     sizes = sizes_bytes(config, place.world_size)
     times_ns: dict[tuple[str, int], list[int]] = {(name, size): [] for name in chosen(config) for size in sizes}
     wrong_elements = 0
+    checks = config.check and not computes_nothing(place.kind)
 
     def timed(call: Call) -> int:
         if backend is not None:
@@ -221,14 +224,15 @@ def comm_bench(config: Config, place: Place, seed: int) -> Program:
         nonlocal wrong_elements
         for (name, size), all_ns in times_ns.items():
             call = call_of(name, size, place, dtype)  # not all at once: the largest messages fill the memory
-            mine_ns = torch.zeros(config.iterations, dtype=torch.int64, device=place.device)
+            mine: list[int] = []
             with record_function(f"{name}::{size}"):
-                for index in range(config.iterations):
+                for _ in range(config.iterations):
                     call.fill()
-                    dist.barrier()
-                    mine_ns[index] = timed(call)
-                    if config.check:
+                    dist.barrier(device_ids=devices)
+                    mine.append(timed(call))
+                    if checks:
                         wrong_elements += call.wrong()
+            mine_ns = torch.tensor(mine, device=place.device)
             # The call ends when the last rank has its part.
             dist.all_reduce(mine_ns, op=dist.ReduceOp.MAX)
             all_ns += mine_ns.tolist()

@@ -262,7 +262,7 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
         dtype=dtype,
         parameters=parameter_count(shape),
         value_name="mean_log_probability",
-        last_value=lambda: float(current.log_probability_BN.double().mean()),
+        last_value=lambda: float(current.log_probability_BN.cpu().double().mean()),
         latencies_ns=latencies_ns,
         start_measuring=forget,
         memory_bytes=lambda: {

@@ -21,6 +21,7 @@ from ascend_perf.workloads._model_shape import ModelShape
 from ascend_perf.workloads._routing import Routing, adjusted_traffic, load_metrics, load_rows, padded_flops
 from ascend_perf.workloads._spec import Place, Prediction, Program, Value, workload
 from ascend_perf.workloads._training import Training
+from ascend_perf.workloads._virtual import computes_nothing
 from ascend_perf.workloads.llm_pretrain import Config as TextConfig
 from ascend_perf.workloads.llm_pretrain import Text, text_rows
 
@@ -92,6 +93,8 @@ def moe_pretrain(config: Config, place: Place, seed: int) -> Program:
         loads.update_bias()
 
     def metrics() -> Sequence[Metric]:
+        if computes_nothing(place.kind):
+            return ()
         layers, balance = loads.read()
         return load_metrics(layers, layout.expert_ranks, balance)
 
@@ -100,6 +103,8 @@ def moe_pretrain(config: Config, place: Place, seed: int) -> Program:
     program = training_program(trainer, shape, hardware_flops=executed, metrics=metrics)
 
     def tables() -> Mapping[str, Sequence[Mapping[str, Value]]]:
+        if computes_nothing(place.kind):
+            return program.tables()
         return {**program.tables(), "router_load": list(load_rows(loads.read()[0], layout.expert_ranks))}
 
     return replace(program, step=step, tables=tables, start_measuring=loads.forget)

@@ -16,6 +16,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _activate() -> None:
+    if os.environ.get("ASCEND_PERF_ONE_RANK") == "1":
+        from ascend_perf.collectors import one_rank
+
+        one_rank.activate()
     settings = os.environ.get("ASCEND_PERF_COLLECT")
     if not settings:
         return

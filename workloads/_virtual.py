@@ -1,0 +1,25 @@
+"""The virtual NPU from a workload's side: a device that runs the real library and computes nothing.
+
+What a program reads back from it is what happened to lie in that memory, so nothing may follow from it: no figure, and
+no decision of the host. Where a decision depends on values all the same, the workloads take the one named below.
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"
+"""Set in processes whose NPUs are virtual."""
+
+
+def computes_nothing(kind: str) -> bool:
+    """Whether a device of this kind (cpu, cuda, npu) is virtual in this process."""
+    return kind == "npu" and bool(os.environ.get(VARIABLE))
+
+
+def even_parts(rows: int, parts: int) -> list[int]:
+    """Rows shared out as evenly as they can be: what a router in balance would choose."""
+    each, more = divmod(rows, parts)
+    return [each + (part < more) for part in range(parts)]
