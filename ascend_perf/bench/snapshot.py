@@ -42,6 +42,8 @@ class Request:
     overrides: tuple[str, ...] = ()
     mode: Mode = "auto"
     data: Path | None = None
+    variables: tuple[str, ...] = ()
+    """`KEY=VALUE` for the process that records."""
 
 
 def take(request: Request, path: Path, *, timeout_s: float = TIMEOUT_S) -> OpStream:
@@ -86,7 +88,8 @@ def _child(request: Request, settings: Mapping[str, object], mode: str, path: Pa
         "path": str(path.resolve()), "data": None if request.data is None else str(request.data.resolve()),
     }  # fmt: skip
     # One thread: how operators are split among threads must not change what is recorded.
-    environment = {**os.environ, **safe_path(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    variables = dict(text.partition("=")[::2] for text in request.variables)
+    environment = {**os.environ, **safe_path(), **variables, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ascend_perf.bench.snapshot"], input=json.dumps(body), env=environment,

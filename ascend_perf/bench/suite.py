@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from ascend_perf.bench import order, scenario, snapshot
 from ascend_perf.bench.counts import counts_of
 from ascend_perf.bench.fingerprint import fingerprint
 from ascend_perf.bench.launch import Notice, Request, launch, terminated
+from ascend_perf.bench.machines import Place, at_run, spread
 from ascend_perf.bench.steady import steady_state
 from ascend_perf.bench.suite_file import Cell, External, Served, Suite, suite_of
 from ascend_perf.collectors.environment import masked
@@ -36,8 +38,8 @@ RUNS_FOLDER: Final = "runs"
 STREAMS_FOLDER: Final = "streams"
 GIVE_UP: Final = 2
 """Failures in a row, without a single success, after which the rest of a benchmark is left out. Status: assumed."""
-TINY_S: Final = 60.0
-"""What a run of a preset `tiny` takes at most. Source: docs/workloads.md."""
+TINY_S: Final = 20.0
+"""What a run of a preset `tiny` takes before one was made. Status: measured, 7 to 15 s on two slow cores."""
 VARIES: Final = "not the same in every run, so no count: "
 
 _OF_STEP: Final = ("model_flops_per_s", "mfu", "hfu")
@@ -52,13 +54,23 @@ class Planned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Left:
+    """Time of the runs that are left."""
+
+    seconds: float | None
+    """Of those whose time is known; None: of none of them."""
+    is_least: bool = False
+    """That of some is not known: it takes longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Before a run: which one, how many, and the time that is left (None: not known yet)."""
+    """Before a run: which one, how many, and the time that is left."""
 
     planned: Planned
     total: int
     done: int
-    left_s: float | None
+    left: Left
     phase: str = ""
     problem: str = ""
     """After a run that failed: why."""
@@ -80,17 +92,34 @@ def expected_seconds(suite: Suite, known: Mapping[str, Sequence[float]]) -> dict
         known: durations of runs so far, by name of the benchmark.
     """
     found: dict[str, float | None] = {}
-    for cell in suite.cells:
-        seconds = statistics.median(known[cell.name]) if known.get(cell.name) else cell.seconds
-        found[cell.name] = TINY_S if seconds is None and cell.preset == "tiny" else seconds
+    for group in suite.groups:
+        variants = [second for cell in group for second in known.get(cell.name, ())]
+        for cell in group:
+            # Another variant of the same work is the best guess where this one was not run yet.
+            measured = known.get(cell.name) or (variants if cell.seconds is None else ())
+            seconds = statistics.median(measured) if measured else cell.seconds
+            found[cell.name] = TINY_S if seconds is None and cell.preset == "tiny" else seconds
     return found
 
 
-def left_seconds(planned: Sequence[Planned], expected: Mapping[str, float | None]) -> float | None:
-    """Time of the runs that are left; None where that of one is not known."""
+def time_left(planned: Sequence[Planned], expected: Mapping[str, float | None]) -> Left:
+    """Time of the runs that are left, of those that are known at least."""
     parts = [expected[one.cell.name] for one in planned]
     known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+    return Left(seconds=sum(known) if known or not parts else None, is_least=len(known) < len(parts))
+
+
+def durations_of(results: ResultSet) -> dict[str, list[float]]:
+    """Times between the starts of runs in a row, by benchmark: a little more than a run takes."""
+    started = sorted(
+        (run.index, datetime.fromisoformat(run.started.replace("Z", "+00:00")), one.name)
+        for one in results.benchmarks for run in one.launches if run.status == "complete"
+    )  # fmt: skip
+    found: dict[str, list[float]] = {}
+    for (index, begun, name), (after, then, _) in pairwise(started):
+        if after == index + 1 and (seconds := (then - begun).total_seconds()) > 0:
+            found.setdefault(name, []).append(seconds)
+    return found
 
 
 def run_suite(
@@ -102,6 +131,7 @@ def run_suite(
     force: bool = False,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     machine: Callable[[str], dict[str, Fact]] = fingerprint,
+    place: Place = Place(),  # noqa: B008  # it is frozen
 ) -> ResultSet:
     """Measure a suite into a folder; what is there of the same suite is kept, and the rest is measured.
 
@@ -113,16 +143,18 @@ def run_suite(
         force: begin anew where the folder holds results.
         on_progress: told before each run, in each of its phases, and after one that failed.
         machine: gives the fingerprint.
+        place: this machine among those of the job; each of them measures the suite into a folder of its own.
 
     Raises:
         InputError: the suite is wrong, or the folder cannot be written.
-        UsageError: the folder holds something else: another suite, other results, another machine or commit.
+        UsageError: the folder holds something else: another suite, other results, another machine or commit; or the
+            suite does not fit on several machines.
         Interrupted: Ctrl-C or SIGTERM; the run is kept as interrupted and is made again by the next call.
     """
-    suite = suite_of(text, file, suite_folder)
+    suite = spread(suite_of(text, file, suite_folder), place)
     facts = machine(_device_of(suite))
     commit, branch = commit_of(Path.cwd())
-    results = _begin(suite, text, suite_folder, folder, force, facts, (commit, branch))
+    results = _begin(suite, text, suite_folder, folder, force, facts, (commit, branch), place)
     attempt = _Attempt(suite, folder, results, on_progress)
     with terminated():
         attempt.run()
@@ -156,12 +188,12 @@ def _device_of(suite: Suite) -> str:
 
 def _begin(
     suite: Suite, text: str, suite_folder: Path, folder: Path, force: bool, facts: Mapping[str, Fact],
-    code: tuple[str | None, str | None],
+    code: tuple[str | None, str | None], place: Place,
 ) -> ResultSet:  # fmt: skip
     """The results to go on from: those of the folder, or none yet."""
     try:
         if (folder / FILE_NAME).exists() and not force:
-            return _resumed(suite, suite_folder, folder, facts, code[0])
+            return _resumed(suite, suite_folder, folder, facts, code[0], place)
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file", hint="choose another -o")
         if folder.is_dir() and any(folder.iterdir()):
@@ -190,7 +222,7 @@ def _begin(
 
 
 def _resumed(
-    suite: Suite, suite_folder: Path, folder: Path, facts: Mapping[str, Fact], commit: str | None
+    suite: Suite, suite_folder: Path, folder: Path, facts: Mapping[str, Fact], commit: str | None, place: Place
 ) -> ResultSet:
     """The results of the folder without interrupted runs.
 
@@ -200,8 +232,8 @@ def _resumed(
     results = read_results(folder)
     hint = "choose another -o, or begin anew with --force"
     try:
-        before = suite_of((folder / SUITE_FILE).read_text("utf-8"), SUITE_FILE, suite_folder)
-    except (OSError, UnicodeDecodeError, InputError):
+        before = spread(suite_of((folder / SUITE_FILE).read_text("utf-8"), SUITE_FILE, suite_folder), place)
+    except (OSError, UnicodeDecodeError, InputError, UsageError):
         before = None
     if before != suite or [one.name for one in results.benchmarks] != [cell.name for cell in suite.cells]:
         raise UsageError(f"{folder} holds results of another suite, or of this one before it was changed", hint=hint)
@@ -240,7 +272,7 @@ class _Attempt:
         self.results = results
         self._suite, self._folder, self._on_progress = suite, folder, on_progress
         self._plan = plan_of(suite)
-        self._seconds: dict[str, list[float]] = {}
+        self._seconds = durations_of(results)
 
     def run(self) -> None:
         """Make them, one after the other, and take a snapshot of each benchmark at the end."""
@@ -253,7 +285,7 @@ class _Attempt:
             expected = expected_seconds(self._suite, self._seconds)
             progress = Progress(
                 planned=planned, total=len(self._plan), done=len(self._plan) - len(left) - 1,
-                left_s=left_seconds([planned, *left], expected),
+                left=time_left([planned, *left], expected),
             )  # fmt: skip
             self._on_progress(progress)
             begun = time.monotonic()
@@ -303,7 +335,7 @@ class _Attempt:
             if notice.phase and notice.steps:
                 self._on_progress(replace(progress, phase=notice.phase))
 
-        _, manifest = launch(request, folder=folder, force=True, on_notice=told)
+        _, manifest = launch(at_run(request, planned.index), folder=folder, force=True, on_notice=told)
         counts, notes = counts_of(folder, manifest)
         warm, measured = manifest.timings_ns.get("warmup", ()), manifest.timings_ns.get("measured", ())
         cut, steady_notes = _cut(measured)
@@ -382,7 +414,8 @@ class _Attempt:
             try:
                 snapshot.take(
                     snapshot.Request(
-                        workload=cell.workload, preset=body.preset, overrides=body.overrides, data=body.data
+                        workload=cell.workload, preset=body.preset, overrides=body.overrides, data=body.data,
+                        variables=body.variables,
                     ),
                     path,
                 )

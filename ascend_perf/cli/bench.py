@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from ascend_perf.cli import _show
-from ascend_perf.errors import InputError
+from ascend_perf.errors import InputError, UsageError
 from ascend_perf.units import format_quantity
 
 if TYPE_CHECKING:
@@ -20,19 +20,25 @@ if TYPE_CHECKING:
 
 _SAY: Final = {
     "en": {
-        "run": "run {} of {} · {} · {} left", "unknown": "time unknown", "failed": "failed: {}",
-        "plan": "{}: {} benchmarks, {} runs, {}", "about": "about {}", "partly": "time not known before the first runs",
+        "run": "run {} of {} · {}", "left": "about {} left", "least": "more than {} left", "failed": "failed: {}",
+        "plan": "{}: {} benchmarks, {} runs, {}", "about": "about {}", "more_than": "more than {}",
+        "partly": "time not known before the first runs",
         "order": "order", "runs": "{} runs", "each": "{} each", "each_unknown": "time of a run unknown",
         "done": "{} of {} runs complete", "no_runs": "no run was complete: {}", "median": "median {}",
         "of": "of {} runs",
         "more": "... and {} more",
+        "quiet": "On a machine that does other work (a laptop) times scatter: there a gate on them may say "
+        "\"cannot tell\" of equal code. Counts and operators do not scatter.",
     },
     "zh": {
-        "run": "第 {} 次运行，共 {} 次 · {} · 剩余 {}", "unknown": "时间未知", "failed": "失败：{}",
-        "plan": "{}：{} 项基准测试，{} 次运行，{}", "about": "约 {}", "partly": "首轮运行前无法估计时间",
+        "run": "第 {} 次运行，共 {} 次 · {}", "left": "剩余约 {}", "least": "剩余超过 {}", "failed": "失败：{}",
+        "plan": "{}：{} 项基准测试，{} 次运行，{}", "about": "约 {}", "more_than": "超过 {}",
+        "partly": "首轮运行前无法估计时间",
         "order": "顺序", "runs": "{} 次运行", "each": "每次 {}", "each_unknown": "单次时间未知",
         "done": "{} / {} 次运行完成", "no_runs": "没有完成的运行：{}", "median": "中位数 {}", "of": "{} 次运行",
         "more": "……另有 {} 次",
+        "quiet": "机器同时有其他负载（如笔记本电脑）时耗时波动大：代码相同时门禁也可能给出“无法判定”；"
+        "计数与算子不受影响。",
     },
 }  # fmt: skip
 MAX_ORDER: Final = 60
@@ -45,9 +51,18 @@ MAX_ORDER: Final = 60
     "-o", "--output", "folder", type=click.Path(path_type=Path), help="Folder of the results.  [default: bench-NAME]"
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be run, in which order and about how long; run nothing.")
+@click.option("--nnodes", type=click.IntRange(1, 4096), default=1, show_default=True, help="Machines that share the "
+              "processes of each benchmark; the same command runs on each of them, with its --node-rank.")
+@click.option("--node-rank", type=click.IntRange(min=0), default=0, show_default=True, help="Number of this machine.")
+@click.option("--master-addr", default="127.0.0.1", show_default=True, help="Address of machine 0, of several.")
+@click.option("--master-port", type=click.IntRange(1, 65435), default=29500, show_default=True, help="First of 100 "
+              "ports of machine 0: runs take them in turns.")
 @click.option("--force", is_flag=True, help="Begin anew where the folder holds results; else they are gone on with.")
 @click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of output.")
-def command(suite: str, folder: Path | None, dry_run: bool, force: bool, lang: Literal["en", "zh"]) -> None:
+def command(
+    suite: str, folder: Path | None, dry_run: bool, nnodes: int, node_rank: int, master_addr: str, master_port: int,
+    force: bool, lang: Literal["en", "zh"],
+) -> None:  # fmt: skip
     """Measure SUITE, a YAML file or the name of a suite that is shipped (see `ascend-perf claims`).
 
     Each run has fresh processes; variants take turns (A B B A). Results are written after each run: the same command
@@ -58,12 +73,16 @@ def command(suite: str, folder: Path | None, dry_run: bool, force: bool, lang: L
     ascend-perf bench suite.yaml --dry-run
     ascend-perf bench clue-910b-vs-a100 -o results/910b
     """
+    from ascend_perf.bench.machines import Place, spread
     from ascend_perf.bench.suite import plan_of, run_suite
     from ascend_perf.bench.suite_file import find_suite, read_suite
 
     say = _SAY[lang]
     path = find_suite(suite)
-    read = read_suite(path)
+    if node_rank >= nnodes:
+        raise UsageError(f"--node-rank {node_rank} of --nnodes {nnodes}", hint="machines are numbered from 0")
+    place = Place(nodes=nnodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port)
+    read = spread(read_suite(path), place)
     if dry_run:
         click.echo(plan_words(read, _durations(folder), lang))
         return
@@ -83,8 +102,9 @@ def command(suite: str, folder: Path | None, dry_run: bool, force: bool, lang: L
                 click.echo(text, err=True)
 
         results = run_suite(
-            path.read_text("utf-8-sig"), path.name, path.parent, where, force=force, on_progress=on_progress
-        )
+            path.read_text("utf-8-sig"), path.name, path.parent, where, force=force, on_progress=on_progress,
+            place=place,
+        )  # fmt: skip
     click.echo(results_words(results, len(plan_of(read)), lang))
     click.echo(str(where / "results.json"))
     if lost := [one.name for one in results.benchmarks if not any(run.status == "complete" for run in one.launches)]:
@@ -92,33 +112,23 @@ def command(suite: str, folder: Path | None, dry_run: bool, force: bool, lang: L
 
 
 def _durations(folder: Path | None) -> dict[str, list[float]]:
-    """Times between the starts of runs in a row that a folder holds, by benchmark: a little more than a run takes."""
-    from datetime import datetime
-    from itertools import pairwise
-
+    """What runs took whose results a folder holds."""
+    from ascend_perf.bench.suite import durations_of
     from ascend_perf.result_files import read_results
 
-    if folder is None or not (folder / "results.json").exists():
-        return {}
-    started = sorted(
-        (run.index, datetime.fromisoformat(run.started.replace("Z", "+00:00")), one.name)
-        for one in read_results(folder).benchmarks for run in one.launches if run.status == "complete"
-    )  # fmt: skip
-    found: dict[str, list[float]] = {}
-    for (index, begun, name), (after, then, _) in pairwise(started):
-        if after == index + 1 and (seconds := (then - begun).total_seconds()) > 0:
-            found.setdefault(name, []).append(seconds)
-    return found
+    return {} if folder is None or not (folder / "results.json").exists() else durations_of(read_results(folder))
 
 
 def plan_words(suite: Suite, known: Mapping[str, list[float]], lang: Literal["en", "zh"]) -> str:
     """The plan of a suite: benchmarks with their runs and times, and the order."""
-    from ascend_perf.bench.suite import expected_seconds, left_seconds, plan_of
+    from ascend_perf.bench.suite import expected_seconds, plan_of, time_left
 
     say = _SAY[lang]
     plan, expected = plan_of(suite), expected_seconds(suite, known)
-    total = left_seconds(plan, expected)
-    time = say["partly"] if total is None else say["about"].format(format_quantity(total, "s"))
+    total = time_left(plan, expected)
+    time = say["partly"]
+    if total.seconds is not None:
+        time = say["more_than" if total.is_least else "about"].format(format_quantity(total.seconds, "s"))
     rows = []
     for cell in suite.cells:
         seconds = expected[cell.name]
@@ -130,14 +140,16 @@ def plan_words(suite: Suite, known: Mapping[str, list[float]], lang: Literal["en
     lines += [f"  {planned.index + 1:>3}  {planned.cell.name}" for planned in plan[:MAX_ORDER]]
     if len(plan) > MAX_ORDER:
         lines.append("  " + say["more"].format(len(plan) - MAX_ORDER))
+    lines.append(say["quiet"])
     return "\n".join(lines)
 
 
 def progress_words(progress: Progress, lang: Literal["en", "zh"]) -> str:
     """One line: which run, how many, the time that is left."""
     say = _SAY[lang]
-    left = say["unknown"] if progress.left_s is None else say["about"].format(format_quantity(progress.left_s, "s"))
-    text = say["run"].format(progress.done + 1, progress.total, progress.planned.cell.name, left)
+    text = say["run"].format(progress.done + 1, progress.total, progress.planned.cell.name)
+    if (seconds := progress.left.seconds) is not None:
+        text += " · " + say["least" if progress.left.is_least else "left"].format(format_quantity(seconds, "s"))
     return f"{text} · {progress.phase}" if progress.phase else text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -91,7 +92,33 @@ def test_two_variants_of_a_workload_go_a_b_b_a_each_in_a_process_of_its_own(
         (0, 0, 4), (1, 1, 4), (2, 2, 4), (3, 3, 4),
     ]  # fmt: skip
     assert {one.phase for one in told} >= {"", "warmup", "measured", "profiled"}
-    assert next(one for one in told if one.planned.index == 3).left_s is not None
+    assert next(one for one in told if one.planned.index == 3).left.seconds is not None
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_two_machines_measure_a_suite_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    install(tmp_path, monkeypatch)
+    suite = tmp_path / "s.yaml"
+    suite.write_text("runs: 1\nbenchmarks: [{workload: fake, device: cpu, world_size: 2}]\n", "utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    machines = []
+    for node in ("0", "1"):
+        words = ["bench", str(suite), "--nnodes", "2", "--node-rank", node, "--master-port", str(min(port, 65435))]
+        command = [sys.executable, "-m", "ascend_perf", *words, "-o", str(tmp_path / node)]
+        machines.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    said = [machine.communicate(timeout=300) for machine in machines]
+
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    sides = [read_results(tmp_path / node).benchmarks[0] for node in ("0", "1")]
+    assert [(one.world_size, len(one.launches), one.launches[0].status) for one in sides] == [(2, 1, "complete")] * 2
+    # Both tell of the whole job.
+    assert sides[0].launches[0].steps_ns == sides[1].launches[0].steps_ns
+    done = CliRunner().invoke(cli, ["bench", str(suite), "--nnodes", "2", "--node-rank", "2"])
+    assert isinstance(done.exception, UsageError) and done.exception.what == "--node-rank 2 of --nnodes 2"
 
 
 def test_a_program_s_log_gives_metrics_and_steps(tmp_path: Path) -> None:
@@ -384,11 +411,12 @@ def test_the_plan_is_shown_and_nothing_is_run(tmp_path: Path) -> None:
     chinese = CliRunner().invoke(cli, ["bench", str(tmp_path / "s.yaml"), "--dry-run", "--lang", "zh"])
 
     assert done.output.splitlines()[0] == "other: 2 benchmarks, 6 runs, about 60 s"
-    assert [line.split() for line in done.output.splitlines()[-6:]] == [
+    assert [line.split() for line in done.output.splitlines()[-7:-1]] == [
         ["1", "train/slow"], ["2", "train/fast"], ["3", "train/fast"], ["4", "train/slow"], ["5", "train/slow"],
         ["6", "train/fast"],
     ]  # fmt: skip
     assert "2 项基准测试，6 次运行，约 60 s" in chinese.output
+    assert "cannot tell" in done.output.splitlines()[-1] and "无法判定" in chinese.output.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from ascend_perf.bench import suite_file
 from ascend_perf.bench.launch import Request
-from ascend_perf.bench.suite import expected_seconds, left_seconds, plan_of
+from ascend_perf.bench.machines import Place, at_run, spread
+from ascend_perf.bench.suite import Left, expected_seconds, plan_of, time_left
 from ascend_perf.bench.suite_file import External, LogMetric, Served, figures_in, in_ns, read_suite, suite_of
-from ascend_perf.errors import InputError
+from ascend_perf.errors import InputError, UsageError
 
 HERE = Path("/suites")
 
@@ -210,7 +211,30 @@ def test_time_left_is_measured_then_told_then_assumed_then_unknown() -> None:
     first = expected_seconds(suite, {})
     later = expected_seconds(suite, {micro: [2.0, 4.0], llm: [50.0], other: [9.0]})
 
-    assert first == {micro: 60.0, llm: None, other: 7.0}
-    assert left_seconds(plan_of(suite), first) is None
-    assert left_seconds(plan_of(suite), later) == 2 * 3 + 2 * 50 + 2 * 9
-    assert left_seconds(plan_of(suite)[4:], first) == 14
+    assert first == {micro: 20.0, llm: None, other: 7.0}
+    assert time_left(plan_of(suite), first) == Left(seconds=2 * 20 + 2 * 7, is_least=True)
+    assert time_left(plan_of(suite), later) == Left(seconds=2 * 3 + 2 * 50 + 2 * 9)
+    assert time_left(plan_of(suite)[4:], first) == Left(seconds=14)
+    assert time_left(plan_of(suite)[2:4], first) == Left(seconds=None, is_least=True)
+    # Another variant is the guess for one that was not run; what the suite says of it goes before.
+    text = "benchmarks: [{name: n, command: x, steps: {regex: '(x)'}, variants: {a: {}, b: {}}%s}]"
+    two, told = suite_of(text % "", "s.yaml", HERE), suite_of(text % ", seconds: 7", "s.yaml", HERE)
+    assert expected_seconds(two, {"n/a": [4.0]}) == {"n/a": 4.0, "n/b": 4.0}
+    assert expected_seconds(told, {"n/a": [4.0]}) == {"n/a": 4.0, "n/b": 7.0}
+
+
+def test_a_suite_is_spread_over_machines() -> None:
+    suite = suite_of("benchmarks: [{workload: llm-pretrain, world_size: 4}]", "s.yaml", HERE)
+    place = Place(nodes=2, node_rank=1, master_addr="first", master_port=4000)
+    (cell,) = spread(suite, place).cells
+    assert isinstance(cell.body, Request)
+    ranks = cell.body.ranks
+    assert (ranks.per_node, ranks.world_size, list(ranks.here), ranks.master_addr) == (2, 4, [2, 3], "first")
+    # Runs that do not belong together do not meet: each has its port, until they begin anew.
+    assert [at_run(cell.body, index).ranks.master_port for index in (0, 1, 99, 100)] == [4000, 4001, 4099, 4000]
+    assert spread(suite, Place()) == suite and at_run(suite.cells[0].body, 5) == suite.cells[0].body  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="has 4 processes, which --nnodes 3 machines cannot share alike"):
+        spread(suite, Place(nodes=3))
+    other = suite_of("benchmarks: [{name: n, command: x, steps: {regex: '(x)'}}]", "s.yaml", HERE)
+    with pytest.raises(UsageError, match="n is a command or a server"):
+        spread(other, place)
