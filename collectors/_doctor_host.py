@@ -92,23 +92,27 @@ def variables(machine: Machine, seen: Ascend) -> list[Line]:
     return found or [ok("environment", "no variable is wrong", "环境变量无误")]
 
 
-def _limits(seen: Ascend) -> list[Line]:
+def few_files() -> Words | None:
+    """What is said when a process here may open too few files for HCCL; None when it may open enough."""
     try:
         import resource
 
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     except (ImportError, ValueError, OSError):
+        return None
+    if soft == -1 or soft >= MANY_FILES:
+        return None
+    return Words(
+        f"a process may open {soft} files; HCCL of larger jobs needs {MANY_FILES}",
+        f"进程可打开文件数为 {soft}；较大规模任务的 HCCL 需要 {MANY_FILES}",
+    )
+
+
+def _limits(seen: Ascend) -> list[Line]:
+    said = few_files() if seen.is_there else None
+    if said is None:
         return []
-    if not seen.is_there or soft == -1 or soft >= MANY_FILES:
-        return []
-    return [
-        warning(
-            "limits", "clash",
-            Words(f"a process may open {soft} files; HCCL of larger jobs needs {MANY_FILES}",
-                  f"进程可打开文件数为 {soft}；较大规模任务的 HCCL 需要 {MANY_FILES}"),
-            Words(f"ulimit -n {MANY_FILES}", f"ulimit -n {MANY_FILES}"),
-        )
-    ]  # fmt: skip
+    return [warning("limits", "clash", said, Words(f"ulimit -n {MANY_FILES}", f"ulimit -n {MANY_FILES}"))]
 
 
 def _disk(folder: Path) -> Line:

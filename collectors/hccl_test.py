@@ -17,13 +17,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from ascend_perf.collectors import npu_smi
 from ascend_perf.collectors._ascend_install import NPU_SMI, cann_roots
 from ascend_perf.collectors._doctor_tools import ABSENT, find_hccl_tests
+from ascend_perf.collectors._hccl_surroundings import checked_hostfile, disturbances
+from ascend_perf.collectors._hccl_sweep import BUS, MAX_ROWS, Mpi, Sweep, checked, command, size_of
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors._process_group import end_group
 from ascend_perf.device import compatibility
@@ -34,27 +36,16 @@ from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.model.trace import Device
 
-Mpi = Literal["mpich", "openmpi"]
+__all__ = [
+    "BUS", "MAX_ROWS", "Mpi", "Prepared", "Row", "Sweep", "Verdict", "checked", "command", "fitted", "judge", "link_of",
+    "mpi_of", "prepared", "run", "size_of", "soc_here",
+]  # fmt: skip
 
-BUS: Final[Mapping[str, str]] = {
-    "all_reduce": "all_reduce", "all_gather": "all_gather", "all_gatherv": "all_gather",
-    "reduce_scatter": "reduce_scatter", "reduce_scatterv": "reduce_scatter", "scatter": "all_gather",
-    "alltoall": "all_to_all", "alltoallv": "all_to_all", "alltoallvc": "all_to_all", "broadcast": "broadcast",
-    "reduce": "broadcast",
-}  # fmt: skip
-"""Tests, and the collective whose ratio of bus to algorithm bandwidth they have. Source: reference, section 4.3."""
-DTYPES: Final = (
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp16", "fp32", "fp64", "bfp16", "int128",
-    "hif8", "fp8e4m3", "fp8e5m2", "fp8e8m0",
-)  # fmt: skip
-REDUCTIONS: Final = ("sum", "prod", "max", "min")
-PER_NODE: Final = {"A2": 8, "A3": 16}
-"""Most NPUs of a node that `-p` takes, by generation."""
-MAX_ROWS: Final = 10_000
+LEAST_BUFFER_MB: Final = 101
+"""HCCL_BUFFSIZE below which hccl_test itself sets `-t` back to 0. Source: reference, section 4.1."""
 PASSED_ON: Final = ("LD_LIBRARY_PATH", "PATH", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH")
 """Variables that Open MPI must be told to hand to other machines, besides those of HCCL."""
 
-_SIZE: Final = re.compile(r"(\d{1,15})([KMG]?)B?", re.IGNORECASE)
 _BAD: Final = re.compile(
     r"check result failed|hccl interface return err|This is an error in|Error: \[|The number of device is 0"
     r"|error while loading shared libraries|gethostbyname failed|orted: .*not found|BAD TERMINATION"
@@ -72,136 +63,12 @@ _HINTS: Final = (
     ),
     (
         "number of device is 0",
-        Words("check npu-smi info and HCCL_TEST_USE_DEVS", "检查 npu-smi info 与 HCCL_TEST_USE_DEVS"),
+        Words(
+            "check npu-smi info; HCCL_TEST_USE_DEVS=0,1,2,3 chooses devices", "检查 npu-smi info；"
+            "HCCL_TEST_USE_DEVS=0,1,2,3 用于选择设备"
+        ),
     ),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """What to measure."""
-
-    test: str = "all_reduce"
-    least_bytes: int = 8 << 10
-    most_bytes: int = 1 << 30
-    factor: int = 2
-    """Each size is so many times the one before; 0: `step_bytes` apart."""
-    step_bytes: int = 0
-    iterations: int = 20
-    warmup: int = 10
-    dtype: str = "fp32"
-    reduction: str = "sum"
-    root: int = 0
-    per_node: int = 8
-    nodes: int = 1
-    check: int = 1
-    hostfile: Path | None = None
-
-    @property
-    def ranks(self) -> int:
-        """NPUs of the whole job: one process each."""
-        return self.per_node * self.nodes
-
-    def sizes(self) -> list[int]:
-        """The sizes whose rows must be in the output."""
-        sizes: list[int] = []
-        size = self.least_bytes
-        while size <= self.most_bytes and len(sizes) < MAX_ROWS:
-            sizes.append(size)
-            size = size * self.factor if self.factor else size + self.step_bytes
-        return sizes
-
-
-def size_of(text: str) -> int:
-    """Bytes of 8K, 64M, 1G or a number.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{text!r} is no size", hint="examples: 4096, 8K, 64M, 1G")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
-
-
-def checked(sweep: Sweep, generation: str | None = None) -> Sweep:
-    """The sweep, when the tool would take it.
-
-    Args:
-        sweep: what to measure.
-        generation: A2 or A3, which limits the NPUs of a node; None: not known.
-
-    Raises:
-        UsageError: with what is wrong and what is right.
-    """
-
-    def refuse(what: str, hint: str) -> None:
-        raise UsageError(what, hint=hint)
-
-    if sweep.test not in BUS:
-        refuse(f"no test {sweep.test!r}", f"tests: {', '.join(BUS)}")
-    if not 0 < sweep.least_bytes <= sweep.most_bytes:
-        refuse("the least size must be above 0 and not above the most", "example: --min 8K --max 1G")
-    if sweep.factor == 0 and sweep.step_bytes <= 0:
-        refuse("a step of 0 repeats the first size for ever", "use --factor 2, or --step 64M")
-    if sweep.factor == 1 or sweep.factor < 0:
-        refuse(f"--factor {sweep.factor} must be more than 1", "example: --factor 2")
-    if len(sweep.sizes()) >= MAX_ROWS:
-        refuse(f"more than {MAX_ROWS} sizes", "use a larger --step, or --factor")
-    if sweep.iterations < 1 or sweep.warmup < 0:
-        refuse("iterations must be at least 1, warm-up at least 0", "example: --iterations 20 --warmup 10")
-    if sweep.dtype not in DTYPES:
-        meant = "bfp16" if sweep.dtype in ("bf16", "bfloat16") else None
-        refuse(f"no type {sweep.dtype!r}", f"hccl_test spells it {meant}" if meant else f"types: {', '.join(DTYPES)}")
-    if sweep.reduction not in REDUCTIONS:
-        refuse(f"no reduction {sweep.reduction!r}", f"reductions: {', '.join(REDUCTIONS)}")
-    most = PER_NODE.get(generation or "", max(PER_NODE.values()))
-    if not 1 <= sweep.per_node <= most:
-        refuse(f"{sweep.per_node} NPUs per node", f"1 to {most}" + (f" on {generation}" if generation else ""))
-    if sweep.nodes < 1 or (sweep.nodes > 1 and sweep.hostfile is None):
-        refuse(f"{sweep.nodes} nodes need a host file", "one line for each node, see docs/hccl.md")
-    if not 0 <= sweep.root < sweep.ranks:
-        refuse(f"root {sweep.root} of {sweep.ranks} ranks", f"0 to {sweep.ranks - 1}")
-    return sweep
-
-
-def command(
-    sweep: Sweep, mpirun: str, mpi: Mpi, *, binary: str = "", is_root: bool = False, names: tuple[str, ...] = ()
-) -> list[str]:
-    """Words of the command; it is started in the folder that holds `bin`.
-
-    Args:
-        sweep: what to measure.
-        mpirun: the launcher.
-        mpi: its kind, whose options differ.
-        binary: the name of the test's file; empty: as the newest sources have it.
-        is_root: whether the user is root, which Open MPI refuses unless it is told.
-        names: variables that Open MPI hands to the other nodes.
-    """
-    words = [mpirun]
-    if mpi == "openmpi" and is_root:
-        words.append("--allow-run-as-root")
-    if sweep.hostfile is not None:
-        words += ["-hostfile" if mpi == "openmpi" else "-f", str(sweep.hostfile)]
-    words += ["-n", str(sweep.ranks)]
-    if mpi == "openmpi" and sweep.nodes > 1:
-        words += [word for name in names for word in ("-x", name)]
-    words += [f"./bin/{binary or f'{sweep.test}_test'}", "-p", str(sweep.per_node), "-b", _size(sweep.least_bytes)]
-    words += ["-e", _size(sweep.most_bytes)]
-    words += ["-f", str(sweep.factor)] if sweep.factor else ["-i", str(sweep.step_bytes)]
-    words += ["-d", sweep.dtype]
-    if sweep.test in ("all_reduce", "reduce_scatter", "reduce_scatterv", "reduce"):
-        words += ["-o", sweep.reduction]
-    if sweep.test in ("broadcast", "reduce", "scatter"):
-        words += ["-r", str(sweep.root)]
-    return [*words, "-n", str(sweep.iterations), "-w", str(sweep.warmup), "-c", str(sweep.check)]
-
-
-def _size(count: int) -> str:
-    for shift, letter in ((30, "G"), (20, "M"), (10, "K")):
-        if count % (1 << shift) == 0:
-            return f"{count >> shift}{letter}"
-    return str(count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +117,10 @@ def prepared(
     """
     soc = soc or soc_here(machine)
     known = None if soc is None else compatibility.soc_of(soc)
-    sweep = checked(sweep, None if known is None else known.generation)
-    doubts = _checked_variables({**machine.environment, **variables}, variables)
+    generation = None if known is None else known.generation
+    sweep = checked(sweep, generation)
+    doubts = _checked_variables({**machine.environment, **variables}, variables, generation)
+    _check_own_variables({**machine.environment, **variables}, sweep)
     folder, mpirun = _folder(machine), machine.tool("mpirun")
     binary = f"{sweep.test}_test" if folder is None else _binary(folder, sweep.test)
     if folder is None or mpirun is None:
@@ -260,6 +129,9 @@ def prepared(
             raise MachineError(absent, hint="ascend-perf doctor tells what else is missing")
         doubts = (*doubts, ABSENT["hccl-test"])
     mpi: Mpi = "mpich" if mpirun is None else mpi_of(machine, mpirun)
+    if mpirun is not None:
+        checked_hostfile(sweep.hostfile, mpi, nodes=sweep.nodes, per_node=sweep.per_node)
+    doubts = (*doubts, *disturbances(machine, nodes=sweep.nodes))
     environment = _environment(machine, variables, mpirun)
     named = [name for name in environment if name.startswith("HCCL_")]
     names = tuple(name for name in (*PASSED_ON, *sorted(named)) if name in environment)
@@ -293,18 +165,40 @@ def mpi_of(machine: Machine, mpirun: str) -> Mpi:
     return "openmpi" if "Open MPI" in text or "OpenRTE" in text else "mpich"
 
 
-def _checked_variables(variables: Mapping[str, str], given: Mapping[str, str]) -> tuple[Words, ...]:
+def _checked_variables(
+    variables: Mapping[str, str], given: Mapping[str, str], generation: str | None
+) -> tuple[Words, ...]:
     """Doubts about variables of HCCL and those of the user.
 
     Raises:
         UsageError: one is known to be refused or ignored.
     """
     told = {name: value for name, value in variables.items() if name.startswith("HCCL_") or name in given}
-    problems = check_environment(told, "npu")
+    problems = check_environment(told, "npu", generation)
     for problem in problems:
         if problem.level == "error":
             raise UsageError(problem.words.en, hint=f"write {problem.right}" if problem.right else "unset it")
     return tuple(problem.words for problem in problems)
+
+
+def _check_own_variables(variables: Mapping[str, str], sweep: Sweep) -> None:
+    """What variables of hccl_test itself mean for a sweep.
+
+    Raises:
+        UsageError: they and the sweep contradict each other.
+    """
+    listed = [part for part in variables.get("HCCL_TEST_USE_DEVS", "").split(",") if part]
+    if listed and len(listed) != sweep.per_node:
+        raise UsageError(
+            f"HCCL_TEST_USE_DEVS names {len(listed)} devices, the run has {sweep.per_node} NPUs per node",
+            hint=f"--npus {len(listed)}, or unset HCCL_TEST_USE_DEVS",
+        )
+    buffer_mb = variables.get("HCCL_BUFFSIZE", "")
+    if sweep.device_time and buffer_mb.isdecimal() and int(buffer_mb) < LEAST_BUFFER_MB:
+        raise UsageError(
+            f"with HCCL_BUFFSIZE={buffer_mb} hccl_test times with the host's clock, whatever it is told",
+            hint=f"HCCL_BUFFSIZE={LEAST_BUFFER_MB} or more, or without --device-time",
+        )
 
 
 def _environment(machine: Machine, variables: Mapping[str, str], mpirun: str | None) -> dict[str, str]:

@@ -55,6 +55,9 @@ _WORDS: Final = {
 @click.option("--nnodes", "nodes", default=1, show_default=True, type=int, help="Machines; several need --hostfile.")
 @click.option("--hostfile", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Host file of mpirun.")
 @click.option("--check", default=1, show_default=True, type=click.IntRange(0, 2), help="Of results: 0 off, 2 verbose.")
+@click.option("--zero-copy", is_flag=True, help="Collectives read tensors in place (A3).")
+@click.option("--symmetric-memory", is_flag=True, help="Symmetric memory; not with --zero-copy.")
+@click.option("--device-time", is_flag=True, help="Time of the device alone, without launches; 100 iterations at most.")
 @click.option("--soc", help="Chip whose links are compared, such as Ascend910B2.  [default: as npu-smi says]")
 @click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Variable of the run; may be repeated.")
 @click.option("--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds.")
@@ -80,6 +83,9 @@ def command(
     nodes: int,
     hostfile: Path | None,
     check: int,
+    zero_copy: bool,
+    symmetric_memory: bool,
+    device_time: bool,
     soc: str | None,
     variables: tuple[str, ...],
     timeout: int,
@@ -108,7 +114,8 @@ def command(
         test=test.removesuffix("_test"), least_bytes=hccl_test.size_of(least), most_bytes=hccl_test.size_of(most),
         factor=0 if step else factor, step_bytes=hccl_test.size_of(step) if step else 0, iterations=iterations,
         warmup=warmup, dtype=dtype, reduction=reduction, root=root, per_node=per_node, nodes=nodes, check=check,
-        hostfile=None if hostfile is None else hostfile.resolve(),
+        hostfile=None if hostfile is None else hostfile.resolve(), zero_copy=zero_copy,
+        symmetric_memory=symmetric_memory, device_time=device_time,
     )  # fmt: skip
     given = dict(_assigned(text) for text in variables)
     made = hccl_test.prepared(

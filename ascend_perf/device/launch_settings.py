@@ -44,8 +44,13 @@ class Problem:
         return f"{self.words.en}; write {self.right}" if self.right else self.words.en
 
 
-def check_environment(variables: Mapping[str, str], kind: str) -> list[Problem]:
+def check_environment(variables: Mapping[str, str], kind: str, generation: str | None = None) -> list[Problem]:
     """What is wrong with variables for processes on a kind of device (npu, cuda, cpu), by name.
+
+    Args:
+        variables: by name.
+        kind: npu, cuda or cpu.
+        generation: A2, A3, ...: some values are of some generations only. None: not known, then all are taken.
 
     Variables of other software, and those that a device of this kind does not read, are not looked at; invented ones
     are found on every kind.
@@ -58,7 +63,7 @@ def check_environment(variables: Mapping[str, str], kind: str) -> list[Problem]:
             problems.append(_not_real(name, value))
         elif name in table["variables"]:
             if kind in table["variables"][name]["kinds"]:
-                problems += _known(name, value)
+                problems += _known(name, value) or _of_generation(name, value, generation)
         elif (problem := _unknown(name, value, kind)) is not None:
             problems.append(problem)
     return problems + (_pairs(variables) if kind == "npu" else [])
@@ -139,6 +144,23 @@ def _known(name: str, value: str) -> list[Problem]:
     return []
 
 
+def _of_generation(name: str, value: str, generation: str | None) -> list[Problem]:
+    """A value that another generation of chips takes."""
+    allowed = _table()["variables"][name].get("of", {}).get(generation)
+    if allowed is None or value in (str(item) for item in allowed):
+        return []
+    names = [str(item) for item in allowed]
+    shown, words = value[:_LONGEST_VALUE], _not_in(names)
+    return [
+        Problem(
+            name=name, value=value, level="error", right=f"{name}={names[0]}",
+            words=Words(
+                f"{name}={shown}: on {generation} it {words.en}", f"{name}={shown}：在 {generation} 上{words.zh}"
+            ),
+        )
+    ]  # fmt: skip
+
+
 _Wrong = tuple[Words, str]
 
 
@@ -211,6 +233,18 @@ def _wrong_options(keys: Mapping[str, Any], value: str) -> _Wrong | None:
     return None
 
 
+def _wrong_devices(value: str) -> _Wrong | None:
+    """Logic ids in ascending order; reading stops at the first letter that is neither a digit nor a comma."""
+    example = "0,1,2,3"
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", value, re.ASCII):
+        return Words(f"not of the form {example}", f"格式应如 {example}"), example
+    ids = [int(part) for part in value.split(",")]
+    if ids != sorted(set(ids)):
+        right = ",".join(map(str, sorted(set(ids))))
+        return Words("the devices must stand in ascending order, each once", "设备须按升序排列且不重复"), right
+    return None
+
+
 def _wrong_cpu_affinity(value: str) -> _Wrong | None:
     mode, *options = (part.strip() for part in value.split(","))
     option = re.compile(r"force:[01]|npu_affine:[01]|npu\d+:\d+-\d+", re.ASCII)
@@ -267,7 +301,9 @@ def _wrong_levels(form: str) -> _Wrong | None:
     )
 
 
-_OWN_FORMS: Final = {"cpu_affinity": _wrong_cpu_affinity, "hccl_algo": _wrong_hccl_algo}
+_OWN_FORMS: Final = {
+    "cpu_affinity": _wrong_cpu_affinity, "devices": _wrong_devices, "hccl_algo": _wrong_hccl_algo,
+}  # fmt: skip
 
 
 def _pairs(variables: Mapping[str, str]) -> list[Problem]:

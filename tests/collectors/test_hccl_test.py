@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_perf.cli import cli
-from ascend_perf.collectors import _machine, hccl_test
+from ascend_perf.collectors import _hccl_sweep, _machine, hccl_test
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.hccl_test import Row, Sweep, checked, command, fitted, judge, mpi_of, prepared, run, size_of
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.model.tables import COMM_BENCH
 from ascend_perf.parsers.discover import find_units, parsers
-from tests.collectors._ascend_tree import Install, build, tool
+from tests.collectors._ascend_tree import Install, build, tool, write
 from tests.collectors._npu_smi_texts import A2, A3
 from tests.collectors._processes import is_running
 
@@ -39,12 +40,25 @@ import os, sys, time
 words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 fault = os.environ.get("FAKE_FAULT", "")
 ranks = int(os.environ["FAKE_RANKS"])
+if fault == "mpi":  # the loader, before any line of the test
+    sys.stderr.write("./bin/all_reduce_test: error while loading shared libraries: libmpi.so.12: cannot open\\n")
+    sys.exit(127)
+if fault == "host":
+    print("gethostbyname failed, node-b (errno 1)"); sys.exit(1)
+if fault == "orted":
+    sys.stderr.write("bash: orted: command not found\\n"); sys.exit(1)
+if words.get("-z") == "1" == words.get("-m"):
+    print("Error: [-z,--zero_copy 1] is invalid with -m 1."); sys.exit(1)  # errors of arguments are told
+if words.get("-t") == "1" and max(int(words["-n"]), int(words["-w"])) > 100:
+    print("Error: [-n,--iters %s] is invalid." % words["-n"]); sys.exit(1)
 if int(words["-p"]) > 16:
     print("Error: [-p,--npus %s] is invalid." % words["-p"]); sys.exit(1)
 def size(text):
     return int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
 low, high = size(words["-b"]), size(words["-e"])
 print(f"the minbytes is {low}, maxbytes is {high}, iters is {words['-n']}, warmup_iters is {words['-w']}")
+if fault == "devices":
+    print("Error: The number of device is 0.Check whether the package is correct."); sys.exit(0)
 if fault == "init":
     print("hccl interface return err common/src/hccl_test_common.cc:581, retcode: 7")
     print("This is an error in init_hcclComm."); sys.exit(0)
@@ -108,6 +122,13 @@ def test_the_command_of_the_reference_on_two_nodes() -> None:
     )
 
 
+def test_options_that_are_on_are_given_and_no_others() -> None:
+    sweep = Sweep(zero_copy=True, device_time=True)
+    assert command(checked(sweep, "A3"), "mpirun", "mpich")[-4:] == ["-z", "1", "-t", "1"]
+    assert command(replace(Sweep(), symmetric_memory=True), "mpirun", "mpich")[-2:] == ["-m", "1"]
+    assert not {"-z", "-m", "-t"} & set(command(Sweep(), "mpirun", "mpich"))
+
+
 def test_options_that_a_test_does_not_know_are_left_out() -> None:
     gather = command(Sweep(test="all_gather", factor=0, step_bytes=1 << 20, most_bytes=4 << 20), "mpirun", "mpich")
     assert gather[gather.index("-e") :] == [
@@ -129,7 +150,7 @@ def test_sizes_by_brute_force(least: int, most: int, factor: int, step: int) -> 
 
 @given(st.integers(0, 1 << 45))
 def test_sizes_are_written_so_that_they_are_read_again(count: int) -> None:
-    assert size_of(hccl_test._size(count)) == count
+    assert size_of(_hccl_sweep._size(count)) == count
 
 
 def test_words_of_sizes() -> None:
@@ -153,6 +174,10 @@ def test_words_of_sizes() -> None:
         ({"per_node": 16}, "16 NPUs per node", "1 to 8 on A2"),
         ({"nodes": 2}, "need a host file", "docs/hccl.md"),
         ({"root": 8}, "root 8 of 8 ranks", "0 to 7"),
+        ({"zero_copy": True, "symmetric_memory": True}, "exclude each other", "leave one"),
+        ({"zero_copy": True}, "zero copy is for A3, this is A2", "leave it out"),
+        ({"device_time": True, "iterations": 101}, "times 100 calls at most", "--iterations 100"),
+        ({"device_time": True, "warmup": 101}, "after 100 of warm-up", "--warmup 10"),
     ],
 )
 def test_a_sweep_that_the_tool_refuses_or_never_ends_is_refused(
@@ -193,6 +218,93 @@ def test_wrong_variables_of_hccl_are_refused_before_the_run(tmp_path: Path) -> N
         prepared(machine(tmp_path / "b"), Sweep(), {"HCCL_RDMA_SL": "1000"})
     doubt = prepared(machine(tmp_path / "c", HCCL_DIAGNOSE_ENABLE="1"), Sweep(), {}).doubts
     assert ["diagnosis slows the run" in words.en for words in doubt] == [True]
+
+
+def test_devices_of_the_tests_own_variable_are_as_many_as_its_ranks(tmp_path: Path) -> None:
+    here = machine(tmp_path, HCCL_TEST_USE_DEVS="4,5,6,7")
+    with pytest.raises(UsageError, match="names 4 devices, the run has 8 NPUs per node") as caught:
+        prepared(here, Sweep(), {})
+    assert caught.value.hint == "--npus 4, or unset HCCL_TEST_USE_DEVS"
+    assert prepared(here, Sweep(per_node=4), {}).environment["HCCL_TEST_USE_DEVS"] == "4,5,6,7"
+    with pytest.raises(UsageError, match="HCCL_TEST_USE_DEVS=4-7: not of the form 0,1"):
+        prepared(here, Sweep(), {"HCCL_TEST_USE_DEVS": "4-7"})
+
+
+def test_a_small_buffer_takes_the_time_of_the_device_away(tmp_path: Path) -> None:
+    here = machine(tmp_path)
+    sweep = Sweep(device_time=True)
+    with pytest.raises(UsageError, match="HCCL_BUFFSIZE=100 hccl_test times with the host's clock"):
+        prepared(here, sweep, {"HCCL_BUFFSIZE": "100"})
+    prepared(here, sweep, {"HCCL_BUFFSIZE": "101"})
+    prepared(here, Sweep(), {"HCCL_BUFFSIZE": "100"})
+
+
+def test_a_test_that_profiles_itself_is_doubted(tmp_path: Path) -> None:
+    doubts = prepared(machine(tmp_path), Sweep(), {"HCCL_TEST_PROFILING": "1"}).doubts
+    assert ["hccl_test profiles itself" in words.en for words in doubts] == [True]
+
+
+@pytest.mark.parametrize(
+    ("mpi", "text", "said", "hint"),
+    [
+        ("Open MPI 4.1.5", "10.0.0.1:8\n10.0.0.2:8\n", "not one of Open MPI", "10.0.0.1 slots=8"),
+        ("HYDRA", "# nodes\n10.0.0.1 slots=8\n10.0.0.2 slots=8\n", "not one of MPICH", "10.0.0.1:8"),
+        ("HYDRA", "10.0.0.1:8\n\n# 10.0.0.2:8\n", "has 1 hosts for 2 nodes", "one line for each node"),
+        ("Open MPI 4.1.5", "a slots=8\nb slots=4\n", "has 4 places for 8 NPUs", "slots=8"),
+    ],
+)
+def test_a_host_file_of_the_other_mpi_is_refused(tmp_path: Path, mpi: str, text: str, said: str, hint: str) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        prepared(machine(tmp_path / "root", mpi=mpi), Sweep(nodes=2, hostfile=hosts), {})
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("mpi", "text"),
+    [
+        ("Open MPI 4.1.5", "node-a slots=8\nnode-b max_slots=9 slots=8 # x\n"), ("HYDRA", "10.0.0.1:8\n10.0.0.2:16\n"),
+        ("HYDRA", "node-a\nnode-b\n"),
+    ],
+)  # fmt: skip
+def test_a_host_file_of_this_mpi_is_taken(tmp_path: Path, mpi: str, text: str) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text(text)
+    made = prepared(machine(tmp_path / "root", mpi=mpi), Sweep(nodes=2, hostfile=hosts), {})
+    assert str(hosts) in made.words
+
+
+def test_what_would_spoil_the_run_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = machine(tmp_path)
+    assert prepared(here, Sweep(), {}).doubts == ()
+    write(tmp_path, "/proc/41/comm", "npu-exporter\n")
+    write(tmp_path, "/proc/sys/net/core/somaxconn", "4096\n")
+    write(tmp_path, "/proc/sys/net/ipv4/tcp_max_syn_backlog", "65535\n")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
+
+    (exporter,) = prepared(here, Sweep(), {}).doubts
+    large = prepared(replace(here, is_here=True), Sweep(nodes=16, hostfile=Path("hosts")), {}).doubts
+
+    assert exporter.en.startswith("npu-exporter runs here: its telemetry disturbs bandwidths")
+    assert [words.en for words in large] == [
+        exporter.en, "a process may open 1024 files; HCCL of larger jobs needs 65535",
+        "net.core.somaxconn is 4096: 16 nodes may not all connect, set 65535",
+    ]  # fmt: skip
+
+
+def test_no_telemetry_runs_beside_a_test_of_bandwidths(tmp_path: Path) -> None:
+    """npu-smi is asked for the chip before the run, and never watched during it."""
+    log = tmp_path / "asked"
+    here = machine(tmp_path)
+    own = tmp_path / "usr/local/bin/npu-smi"
+    own.write_text(own.read_text().replace("words = sys.argv[1:]", f"words = sys.argv[1:]\nopen({str(log)!r}, 'a').write("
+                                           "' '.join(words) + '\\n')"))  # fmt: skip
+    made = prepared(here, SMALL, {})
+    before = log.read_text()
+    run(made, tmp_path / "all_reduce_test.txt", timeout_s=60)
+    assert log.read_text() == before
+    assert "watch" not in before
 
 
 def test_what_is_absent_is_said_with_the_step_that_builds_it(tmp_path: Path) -> None:
@@ -258,6 +370,39 @@ def test_runs_that_end_with_0_and_do_not_count(tmp_path: Path, fault: str, said:
     assert [problem.en for problem in verdict.problems] == said
     if fault == "init":
         assert "stale process" in verdict.hints[0].en
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said", "hint"),
+    [
+        ("mpi", 127, "error while loading shared libraries: libmpi.so.12", "LD_LIBRARY_PATH"),
+        ("host", 1, "gethostbyname failed", "/etc/hosts"),
+        ("orted", 1, "bash: orted: command not found", "at the same place on all nodes"),
+        ("devices", 0, "The number of device is 0", "HCCL_TEST_USE_DEVS=0,1,2,3 chooses devices"),
+    ],
+)
+def test_errors_of_the_reference_have_their_cure(tmp_path: Path, fault: str, code: int, said: str, hint: str) -> None:
+    made = prepared(machine(tmp_path), SMALL, {})
+    made = replace(made, environment={**made.environment, "FAKE_FAULT": fault})
+    output = tmp_path / "out.txt"
+
+    assert run(made, output, timeout_s=60) == code
+    verdict = judge(SMALL, output.read_text("utf-8"), code, made.soc)
+
+    assert verdict.problems[0].en == "0 of 5 sizes were measured"
+    assert said in verdict.problems[1].en
+    assert [hint in words.en for words in verdict.hints] == [True]
+
+
+def test_errors_of_arguments_are_told_whatever_the_code(tmp_path: Path) -> None:
+    """Our own check comes first; another release may refuse more."""
+    sweep = replace(SMALL, zero_copy=True, symmetric_memory=True)
+    made = prepared(machine(tmp_path), SMALL, {})
+    made = replace(made, words=(*made.words, "-z", "1", "-m", "1"))
+    code = run(made, tmp_path / "out.txt", timeout_s=60)
+    verdict = judge(sweep, (tmp_path / "out.txt").read_text("utf-8"), 0, made.soc)
+    assert code == 1
+    assert "Error: [-z,--zero_copy 1] is invalid with -m 1." in [problem.en for problem in verdict.problems]
 
 
 def test_a_run_that_hangs_is_ended_with_its_ranks(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ RULES = Path(__file__).parents[2] / "analyzers" / "rules"
         ("HCCL_DETERMINISTIC", "True", "HCCL_DETERMINISTIC=true", "false, true, strict"),
         ("HCCL_OP_EXPANSION_MODE", "aiv", "HCCL_OP_EXPANSION_MODE=AIV", "must be one of HOST"),
         ("ASCEND_RT_VISIBLE_DEVICES", "0, 1", "ASCEND_RT_VISIBLE_DEVICES=0,1,2,3", "not of the form 0,1,2,3"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "1,0,3", "ASCEND_RT_VISIBLE_DEVICES=0,1,3", "in ascending order"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "0,1,1", "ASCEND_RT_VISIBLE_DEVICES=0,1", "each once"),
         ("CPU_AFFINITY_CONF", "fine", "CPU_AFFINITY_CONF=1", "not of the form <0|1|2>"),
         ("CPU_AFFINITY_CONF", "2,force=1", "CPU_AFFINITY_CONF=2", "not of the form <0|1|2>"),
         # The allocator.
@@ -114,6 +116,29 @@ def test_a_wrong_setting_is_refused_with_the_right_form(name: str, value: str, r
 )  # fmt: skip
 def test_right_settings_are_not_refused(variables: dict[str, str]) -> None:
     assert [problem for problem in check_environment(variables, "npu") if problem.level == "error"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("HCCL_OP_EXPANSION_MODE", "AIV", {"910", "A2", "A3", "950", "310P", None}),
+        ("HCCL_OP_EXPANSION_MODE", "HOST", {"910", "A2", "310P", None}),
+        ("HCCL_OP_EXPANSION_MODE", "AICPU_CacheDisable", {"910", "A3", "310P", None}),
+        ("HCCL_OP_EXPANSION_MODE", "CCU_MS", {"910", "950", "310P", None}),
+        ("HCCL_RDMA_TIMEOUT", "20", {"A2", "A3", "910", "950", "310P", None}),
+        ("HCCL_RDMA_TIMEOUT", "24", {"910", "950", "310P", None}),
+    ],
+)
+def test_values_that_a_generation_of_chips_does_not_take(name: str, value: str, takes: set[str | None]) -> None:
+    for generation in ("A2", "A3", "910", "950", "310P", None):
+        problems = check_environment({name: value}, "npu", generation)
+        if generation in takes:
+            assert problems == []
+            continue
+        (problem,) = problems
+        assert f"{name}={value}: on {generation} it must be one of" in problem.words.en
+        right_name, _, right = problem.right.partition("=")
+        assert check_environment({right_name: right}, "npu", generation) == []
 
 
 @pytest.mark.parametrize(
