@@ -298,8 +298,8 @@ def test_no_telemetry_runs_beside_a_test_of_bandwidths(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     here = machine(tmp_path)
     own = tmp_path / "usr/local/bin/npu-smi"
-    own.write_text(own.read_text().replace("words = sys.argv[1:]", f"words = sys.argv[1:]\nopen({str(log)!r}, 'a').write("
-                                           "' '.join(words) + '\\n')"))  # fmt: skip
+    heard = f"words = sys.argv[1:]\nopen({str(log)!r}, 'a').write(' '.join(words) + chr(10))"
+    own.write_text(own.read_text().replace("words = sys.argv[1:]", heard))
     made = prepared(here, SMALL, {})
     before = log.read_text()
     run(made, tmp_path / "all_reduce_test.txt", timeout_s=60)
