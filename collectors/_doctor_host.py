@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ascend_perf.collectors import _vllm
 from ascend_perf.collectors._doctor_ascend import Ascend
-from ascend_perf.collectors._doctor_line import Line, error, missing, ok, warning
+from ascend_perf.collectors._doctor_line import Line, Status, error, missing, ok, warning
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.devices import DeviceType
+from ascend_perf.device import compatibility
 from ascend_perf.device.launch_settings import check_environment
 from ascend_perf.model.finding import Words
 from ascend_perf.units import format_quantity
@@ -24,6 +26,10 @@ MANY_FILES: Final = 65535
 """Open files that hccl_test asks for. Source: collector reference, section 4.1."""
 SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "jiffies", "refined-jiffies"})
 _OF_NPUS: Final = ("HCCL_", "ASCEND_", "PYTORCH_NPU_", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF")
+SEGMENTS: Final = "DynamicProfileNpuShm*"
+"""Segments of shared memory of torch_npu's dynamic profiling; the name ends with the hour of their start."""
+STDOUT_RENAMED: Final = "9.2"
+"""CANN that reads ASCEND_LOG_PRINT_TO_STDOUT in place of ASCEND_SLOG_PRINT_TO_STDOUT. Source: the same, section 4.7."""
 OLD_LIBC: Final = (2, 34)
 """Below, a defect of static TLS can end the parser of profiles with memory data. Source: the same, section 2.5."""
 
@@ -33,7 +39,7 @@ def lines(machine: Machine, seen: Ascend, folder: Path) -> list[Line]:
     found = variables(machine, seen)
     if machine.is_here:
         found += [*_limits(seen), _disk(folder), *_libc(seen)]
-    return [*found, *_clock(machine)]
+    return [*found, *_segments(machine), *_clock(machine)]
 
 
 def kind_of(machine: Machine, seen: Ascend) -> DeviceType:
@@ -47,7 +53,8 @@ def variables(machine: Machine, seen: Ascend) -> list[Line]:
     """Variables that are wrong, doubtful, or spoil a measurement."""
     kind = kind_of(machine, seen)
     found = []
-    for problem in check_environment(machine.environment, kind):
+    soc = None if seen.soc is None else compatibility.soc_of(seen.soc)
+    for problem in check_environment(machine.environment, kind, None if soc is None else soc.generation):
         right = Words(f"write {problem.right}", f"应写作 {problem.right}") if problem.right else Words(
             f"unset {problem.name}", f"unset {problem.name}"
         )
@@ -84,12 +91,88 @@ def variables(machine: Machine, seen: Ascend) -> list[Line]:
                         Words(f"unset {name}", f"unset {name}"),
                     )
                 )  # fmt: skip
+        found += _of_cann(machine, seen)
+        found += _affinity(machine)
+    vllm = machine.package("vllm_ascend")
+    if _vllm.VARIABLE in machine.environment and (said := _vllm.variable_words(vllm)) is not None:
+        status: Status = "unverified" if vllm is None else "clash"
+        found.append(warning("environment", status, said, Words(_vllm.INSTEAD, _vllm.INSTEAD)))
     if not found and kind != "npu" and any(name.startswith(_OF_NPUS) for name in machine.environment):
         return [ok(
             "environment", "no variable that counts here is wrong; those of NPUs (HCCL_*, ASCEND_*) were not judged",
             "对本机有效的环境变量无误；未检查 NPU 的变量（HCCL_*、ASCEND_*）",
         )]  # fmt: skip
     return found or [ok("environment", "no variable is wrong", "环境变量无误")]
+
+
+def _of_cann(machine: Machine, seen: Ascend) -> list[Line]:
+    """Variables of CANN that its release does not read, or lacks."""
+    found = []
+    version = None if seen.cann is None else seen.cann.version
+    is_new = version is not None and compatibility.version_key(version) >= compatibility.version_key(STDOUT_RENAMED)
+    old, new = "ASCEND_SLOG_PRINT_TO_STDOUT", "ASCEND_LOG_PRINT_TO_STDOUT"
+    if is_new and old in machine.environment and new not in machine.environment:
+        found.append(
+            warning(
+                "environment", "clash",
+                Words(f"{old} is not read by CANN {version}: logs go to files as ever",
+                      f"CANN {version} 不再读取 {old}：日志仍写入文件"),
+                Words(f"write {new}={machine.environment[old][:8]}", f"应写作 {new}={machine.environment[old][:8]}"),
+            )
+        )  # fmt: skip
+    is_sourced = seen.cann is not None and seen.cann.is_sourced
+    if is_sourced and "ASCEND_TOOLKIT_HOME" in machine.environment and "ASCEND_OPP_PATH" not in machine.environment:
+        found.append(
+            warning(
+                "environment", "missing",
+                Words("ASCEND_OPP_PATH is not set: operators are not found, programs end with it",
+                      "未设置 ASCEND_OPP_PATH：找不到算子，程序会因此退出"),
+                Words("source <CANN>/set_env.sh", "source <CANN>/set_env.sh"),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _affinity(machine: Machine) -> list[Line]:
+    """CPU_AFFINITY_CONF does nothing in a process that is bound already."""
+    value = machine.environment.get("CPU_AFFINITY_CONF", "0")
+    if not machine.is_here or not value.startswith(("1", "2")) or "force:1" in value:
+        return []
+    try:
+        usable, cores = len(os.sched_getaffinity(0)), os.cpu_count() or 0
+    except AttributeError:  # not on Linux
+        return []
+    if usable >= cores:
+        return []
+    return [
+        warning(
+            "environment", "clash",
+            Words(f"CPU_AFFINITY_CONF={value} is skipped: this process is bound to {usable} of {cores} cores already",
+                  f"CPU_AFFINITY_CONF={value} 不生效：当前进程已绑定到 {cores} 个核中的 {usable} 个"),
+            Words("bind by one of them: leave numactl out, or add force:1", "二者择一：去掉 numactl，或加上 force:1"),
+        )
+    ]  # fmt: skip
+
+
+def _segments(machine: Machine) -> list[Line]:
+    """What a killed program with dynamic profiling has left: the next start of it on the same hour fails."""
+    there = machine.found("/dev/shm", SEGMENTS)
+    if not there:
+        return []
+    names = ", ".join(f"/dev/shm/{path.name}" for path in there[:4])
+    return [
+        warning(
+            "shared memory", "broken",
+            Words(
+                f"segments of torch_npu's dynamic profiling: {names}. Where no program uses them, one was killed, and "
+                "the next start of dynamic profiling fails",
+                f"torch_npu 动态采集的共享内存段：{names}。若无程序使用，则为程序被强制终止后的残留，"
+                "会使下次动态采集启动失败",
+            ),
+            Words(f"when no such program runs: rm {names.replace(', ', ' ')}",
+                  f"确认没有此类程序运行后：rm {names.replace(', ', ' ')}"),
+        )
+    ]  # fmt: skip
 
 
 def few_files() -> Words | None:

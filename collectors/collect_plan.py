@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from ascend_perf.collectors import _msprof_options, _torch_options, in_process, msprof
+from ascend_perf.collectors import _msprof_options, _torch_options, _vllm, in_process, msprof
 from ascend_perf.collectors._ascend_install import cann_roots, device_nodes, find_cann
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors._recorders import TWO_HINT, TWO_PROFILERS, UNDER_MSPROF
@@ -48,6 +48,7 @@ _OTHER_PROFILERS: Final[Mapping[str, str]] = {
     "MSMONITOR_USE_DAEMON": "the msmonitor daemon",
     "KINETO_USE_DAEMON": "the dynolog daemon",
 }
+_BINDERS: Final = ("numactl", "taskset")
 _LOSES_VARIABLES: Final = ("sudo", "ssh", "docker", "podman", "env")
 
 
@@ -87,6 +88,7 @@ class Here:
     has_cann: bool = False
     torch_version: str | None = None
     torch_npu_version: str | None = None
+    vllm_ascend_version: str | None = None
     glibc: str | None = None
 
 
@@ -104,6 +106,7 @@ def facts_here() -> Here:
         has_cann=cann is not None,
         torch_version=installed_version("torch"),
         torch_npu_version=installed_version("torch_npu"),
+        vllm_ascend_version=installed_version("vllm_ascend"),
         glibc=platform.libc_ver()[1] if platform.libc_ver()[0] == "glibc" else None,
     )
 
@@ -150,6 +153,10 @@ def make_plan(request: CollectRequest, here: Here, folder: Path, *, umask: int =
         notes += _spoilers(here.variables)
     if "--profile" in request.command:
         notes.append("the command has --profile: a profiler of its own would be in the way, leave it out")
+    notes += _vllm.notes_of(request.command, here.variables, here.vllm_ascend_version)
+    bound = next((word for word in request.command[:3] if Path(word).name in _BINDERS), None)
+    if bound is not None and here.variables.get("CPU_AFFINITY_CONF", "0")[:1] in ("1", "2"):
+        notes.append(f"{Path(bound).name} binds the program, and CPU_AFFINITY_CONF is skipped then: take one of them")
     if collector == "msprof":
         return _msprof_plan(request, here, folder, why, notes, umask)
     return _in_process_plan(request, here, folder, collector, why, notes)

@@ -157,7 +157,9 @@ def build(root: Path, made: Install) -> Machine:
     tool(root / "usr/local/Ascend/driver/tools", "hccn_tool", HCCN.format(down=set(made.down)))
     variables = {"PATH": str(root / "bin"), "HOME": "/root", **made.variables}
     if made.is_sourced:
-        variables |= {"ASCEND_HOME_PATH": home, "ASCEND_TOOLKIT_HOME": home}
+        variables = {
+            "ASCEND_HOME_PATH": home, "ASCEND_TOOLKIT_HOME": home, "ASCEND_OPP_PATH": f"{home}/opp", **variables
+        }  # fmt: skip
     packages = {"psutil": "7.0.0", **made.packages}
     return Machine(
         root=root, environment=variables, package=packages.get, torch=inventory_of(made), python=made.python,

@@ -210,6 +210,42 @@ def test_what_spoils_a_profile_is_noted() -> None:
         assert any(words in note for note in notes), words
 
 
+SERVE = ("vllm", "serve", "model", "--profiler-config", '{"profiler":"torch"}')
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "version", "words"),
+    [
+        (TRAIN, True, None, ["works before vllm-ascend 0.14.0rc1 only", "VLLM_TORCH_PROFILER_DIR is set"]),
+        (TRAIN, True, "0.14.0rc1", ["is ignored by vllm-ascend 0.14.0rc1: nothing is profiled"]),
+        (TRAIN, True, "0.15.0", ["is ignored by vllm-ascend 0.15.0"]),
+        (TRAIN, True, "0.13.0", ["VLLM_TORCH_PROFILER_DIR is set: a profile that POST /start_profile starts"]),
+        (SERVE, False, "0.14.0", ["the command has --profiler-config: a profile that POST /start_profile starts"]),
+        (SERVE, False, None, ["the command has --profiler-config"]),
+        (SERVE, False, "0.11.0rc3", ["vllm-ascend 0.11.0rc3 does not know --profiler-config"]),
+        (SERVE[:3], False, "0.14.0", []),
+        (("python", "train.py", "--profiler-config", "x"), False, "0.14.0", []),  # no server
+    ],
+)
+def test_what_a_server_of_vllm_does_with_its_own_profiler_depends_on_the_release(
+    command: tuple[str, ...], variable: bool, version: str | None, words: list[str]
+) -> None:
+    variables = {**NPU.variables, **({"VLLM_TORCH_PROFILER_DIR": "/p"} if variable else {})}
+    here = replace(NPU, variables=variables, vllm_ascend_version=version)
+    notes = [note for note in make_plan(request(*command), here, RUN).notes if "_profile" in note or "rofiler" in note]
+    assert len(notes) == len(words)
+    assert all(word in note for word, note in zip(words, notes, strict=True))
+
+
+def test_two_bindings_of_one_program_are_noted() -> None:
+    command = ("numactl", "--cpunodebind=0", "python", "train.py")
+    bound = replace(PLAIN, variables={**PLAIN.variables, "CPU_AFFINITY_CONF": "1"})
+    for here, wanted in ((bound, True), (PLAIN, False)):
+        notes = make_plan(request(*command), here, RUN).notes
+        assert any(note.startswith("numactl binds the program, and CPU_AFFINITY_CONF") for note in notes) == wanted
+    assert not any("binds" in note for note in make_plan(request(), bound, RUN).notes)
+
+
 def test_torch_npu_without_cann_does_not_end_a_program_on_the_cpu() -> None:
     here = replace(PLAIN, torch_npu_version="2.7.1")
 

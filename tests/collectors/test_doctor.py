@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -236,6 +241,33 @@ def test_training_on_an_inference_card_is_told(tmp_path: Path) -> None:
             "not supported together with profiling", "container",
         ),
         (
+            replace(ARM, variables={"HCCL_OP_EXPANSION_MODE": "CCU_MS"}), "environment", "error",
+            "HCCL_OP_EXPANSION_MODE=CCU_MS: on A2 it must be one of HOST", "write HCCL_OP_EXPANSION_MODE=HOST",
+        ),
+        (
+            replace(ARM, variables={"TORCH_NPU_WARNING_DISABLE": "1"}), "environment", "warning",
+            "hides that the profiler of torch_npu changed an option", "unset TORCH_NPU_WARNING_DISABLE",
+        ),
+        (
+            replace(ARM, variables={"VLLM_TORCH_PROFILER_DIR": "/p"}), "environment", "warning",
+            "works before vllm-ascend 0.14.0rc1 only", """--profiler-config '{"profiler":"torch",""",
+        ),
+        (
+            replace(ARM, variables={"VLLM_TORCH_PROFILER_DIR": "/p"},
+                    packages={"torch": "2.9.0+cpu", "torch_npu": "2.9.0", "vllm_ascend": "0.14.0rc1"}),
+            "environment", "warning", "is ignored by vllm-ascend 0.14.0rc1", "--profiler-config",
+        ),
+        (
+            replace(ARM, cann="9.2.0", variables={"ASCEND_SLOG_PRINT_TO_STDOUT": "1"},
+                    packages={"torch": "2.13.0", "torch_npu": "2.13.0"}),
+            "environment", "warning", "ASCEND_SLOG_PRINT_TO_STDOUT is not read by CANN 9.2.0",
+            "write ASCEND_LOG_PRINT_TO_STDOUT=1",
+        ),
+        (
+            replace(ARM, variables={"ASCEND_HOME_PATH": "/gone"}), "cann", "error",
+            "ASCEND_HOME_PATH names a folder that does not exist", "source set_env.sh",
+        ),
+        (
             replace(ARM, variables={"PROFILER_SAMPLECONFIG": "{}"}), "environment", "error", "runs under msprof",
             "unset",
         ),
@@ -250,7 +282,177 @@ def test_an_installation_that_clashes(
     assert any(said in line.said.en and line.cure is not None and cure in line.cure.en for line in lines), found.lines
     # Nothing else is blamed for it, but what follows from the same fault.
     follows = {"torch-npu": {"versions"}, "versions": {"python"}, "chip": {"chip"}}
+    if made.cann == "9.2.0":
+        follows["environment"] = {"versions", "python"}  # not in the matrix
     assert {one for one, _, _ in bad(found)} <= {name} | follows.get(name, set())
+
+
+def test_an_older_vllm_ascend_reads_the_variable(tmp_path: Path) -> None:
+    packages = {"torch": "2.9.0+cpu", "torch_npu": "2.9.0", "vllm_ascend": "0.13.0"}
+    made = replace(ARM, variables={"VLLM_TORCH_PROFILER_DIR": "/p"}, packages=packages)
+    assert bad(diagnose(build(tmp_path, made))) == []
+
+
+def test_an_environment_without_the_operators(tmp_path: Path) -> None:
+    machine = build(tmp_path, ARM)
+    variables = {name: value for name, value in machine.environment.items() if name != "ASCEND_OPP_PATH"}
+    found = diagnose(replace(machine, environment=variables))
+    assert [line.said.en for line in of(found, "environment")] == [
+        "ASCEND_OPP_PATH is not set: operators are not found, programs end with it"
+    ]
+
+
+def test_segments_that_a_killed_program_has_left(tmp_path: Path) -> None:
+    machine = build(tmp_path, ARM)
+    assert of(diagnose(machine), "shared memory") == []
+    write(tmp_path, "/dev/shm/DynamicProfileNpuShm2026040710")
+    write(tmp_path, "/dev/shm/sem.mine")
+
+    (line,) = of(diagnose(machine), "shared memory")
+
+    assert (line.level, line.status) == ("warning", "broken")
+    assert "/dev/shm/DynamicProfileNpuShm2026040710. Where no program uses them" in line.said.en
+    assert line.cure is not None
+    assert line.cure.en == "when no such program runs: rm /dev/shm/DynamicProfileNpuShm2026040710"
+
+
+def test_cann_below_the_folder_of_either_spelling(tmp_path: Path) -> None:
+    machine = build(tmp_path, ARM)
+    root = tmp_path / "usr/local/Ascend/cann"
+    (root / "aarch64-linux").rename(root / "arm64-linux")
+    assert diagnose(machine).facts["CANN"] == "8.5.0"
+
+
+def test_the_line_of_the_version_counts_wherever_it_stands(tmp_path: Path) -> None:
+    machine = build(tmp_path, ARM)
+    path = tmp_path / "usr/local/Ascend/cann/aarch64-linux/ascend_toolkit_install.info"
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    assert diagnose(machine).facts["CANN"] == "8.5.0"
+
+
+# ---- this process ---------------------------------------------------------------------------------------------------
+
+
+def here(root: Path) -> Machine:
+    """An installation on a machine whose limits are those of this process."""
+    return replace(build(root, ARM), is_here=True)
+
+
+@pytest.mark.parametrize(
+    ("soft", "said"),
+    [
+        (1024, "a process may open 1024 files; HCCL of larger jobs needs 65535"),
+        (65534, "a process may open 65534 files; HCCL of larger jobs needs 65535"), (65535, None), (-1, None),
+    ],
+)  # fmt: skip
+def test_how_many_files_a_process_may_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: int, said: str | None
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 1 << 20))
+    lines = of(diagnose(here(tmp_path)), "limits")
+    assert [line.said.en for line in lines] == ([] if said is None else [said])
+    assert all(line.cure is not None and line.cure.en == "ulimit -n 65535" for line in lines)
+    assert of(diagnose(replace(plain(tmp_path / "cpu"), is_here=True)), "limits") == []  # no HCCL there
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(20 << 30, "ok"), ((10 << 30) - 1, "warning"), ((512 << 20) - 1, "error")]
+)
+def test_room_for_a_profile_and_its_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    (line,) = of(diagnose(here(tmp_path), folder=tmp_path / "not" / "yet"), "disk")
+    assert line.level == level
+    assert ("20 times its raw data" in line.said.en) == (level != "ok")
+
+
+@pytest.mark.parametrize(("version", "is_old"), [("2.28", True), ("2.33", True), ("2.34", False), ("2.39", False)])
+def test_a_glibc_with_the_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_old: bool
+) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", version))
+    lines = of(diagnose(here(tmp_path)), "libc")
+    assert [(line.level, line.status) for line in lines] == [("warning", "unverified")] * is_old
+
+
+@pytest.mark.parametrize(
+    ("value", "usable", "is_skipped"),
+    [("1", 4, True), ("2,npu0:0-19", 4, True), ("2,force:1", 4, False), ("0", 4, False), ("1", 8, False)],
+)
+def test_a_binding_that_is_skipped_since_the_process_is_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, usable: int, is_skipped: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    machine = replace(build(tmp_path, replace(ARM, variables={"CPU_AFFINITY_CONF": value})), is_here=True)
+    said = [line.said.en for line in of(diagnose(machine), "environment")]
+    skipped = f"CPU_AFFINITY_CONF={value} is skipped: this process is bound to 4 of 8 cores already"
+    assert said == ([skipped] if is_skipped else ["no variable is wrong"])
+
+
+# ---- what is absent -------------------------------------------------------------------------------------------------
+
+
+def test_absent_tools_have_the_messages_of_the_reference(tmp_path: Path) -> None:
+    """Section 8 and the sections that it names, word by word."""
+    machine = build(tmp_path, replace(ARM, chips=(), nodes=()))
+    for path in (
+        "usr/local/Ascend/cann/tools/profiler/bin/msprof", "usr/local/Ascend/cann/lib64/libmspti.so",
+        "usr/local/bin/npu-smi",
+    ):  # fmt: skip
+        (tmp_path / path).unlink()
+
+    found = diagnose(machine)
+
+    expected = {
+        "msprof": 'msprof not found. Install the CANN toolkit and run "source <CANN>/set_env.sh" (looked in: PATH, '
+        "$ASCEND_HOME_PATH, /usr/local/Ascend/cann, /usr/local/Ascend/ascend-toolkit/latest).",
+        "npu-smi": "npu-smi not found: driver not installed or not mounted; device telemetry disabled",
+        "atc": "atc not found (CANN toolkit plus the ops package of your chip)",
+        "hccl-test": "hccl_test is not built. Build it once: cd <CANN>/tools/hccl_test && make MPI_HOME=<mpi> "
+        "ASCEND_DIR=<CANN>; mpirun from MPICH or Open MPI is required.",
+        "mspti": "msPTI not available (needs CANN with mspti and LD_PRELOAD of libmspti.so); falling back to "
+        "torch_npu.profiler",
+        "ascend-dmi": "ascend-dmi not found (MindCluster ToolBox not installed); measured peak bandwidth/FLOPS "
+        "unavailable, using the specification table.",
+        "nvidia": "NVIDIA driver/NVML not found; GPU telemetry disabled",
+        "rapl": "Host energy counters not readable (root needed or not provided by this CPU)",
+        "cuda": "No CUDA device; baseline collectors limited to CPU",
+    }
+    assert {name: of(found, name)[0].said.en for name in expected} == expected
+    assert all(of(found, name)[0].status == "missing" for name in expected)
+    (device,) = of(found, "device")
+    assert device.cure is not None
+    assert device.cure.en.startswith(
+        "No Ascend NPU visible (no /dev/davinci*). In a container pass the devices and mount the driver files ("
+    )
+    shutil.rmtree(tmp_path / "usr/local/Ascend/cann")
+    (cann,) = of(diagnose(machine), "cann")
+    assert cann.cure is not None
+    assert cann.cure.en == "CANN toolkit not found. Install it, then: source <CANN>/set_env.sh"
+
+
+def test_a_driver_that_fails_its_query_breaks_msprof(tmp_path: Path) -> None:
+    machine = build(tmp_path, ARM)
+    tool(tmp_path / "usr/local/Ascend/cann/tools/profiler/bin", "msprof",
+         "import sys; print('[ERROR] Init platform by driver failed!'); sys.exit(255)")
+    (line,) = of(diagnose(machine), "msprof")
+    assert (line.level, line.status) == ("error", "broken")
+    assert line.said.en == "msprof does not print its options: [ERROR] Init platform by driver failed!"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (9, "the driver is not loaded"), (12, "the NVML library is missing"), (15, "a GPU fell off the bus"),
+        (6, "No devices were found"), (255, "No devices were found"),
+    ],
+)  # fmt: skip
+def test_codes_of_nvidia_smi(tmp_path: Path, code: int, why: str) -> None:
+    tool(tmp_path / "bin", "nvidia-smi", f"import sys; print('No devices were found'); sys.exit({code})")
+    (line,) = of(diagnose(plain(tmp_path)), "nvidia")
+    assert line.said.en == f"nvidia-smi does not work: {why}"
 
 
 def test_other_cann_of_one_line_and_versions_in_other_files(tmp_path: Path) -> None:
