@@ -210,7 +210,7 @@ def _ascend_bin(name: str | None) -> DeviceSpec | None:
     if not name or name.strip() in ("Ascend910B", "910B"):
         return None
     for row, spec in zip(_rows(), device_specs().values(), strict=True):
-        if spec.kind == "npu" and name.strip() in cast("list[str]", row["names"]):
+        if spec.kind == "npu" and name.strip().removesuffix(" (virtual)") in cast("list[str]", row["names"]):
             return spec
     return None
 

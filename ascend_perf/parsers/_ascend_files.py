@@ -60,7 +60,7 @@ _ASCEND_PROCESS: Final = re.compile(rb'"(?:Ascend Hardware|CANN|Overlap Analysis
 _EVENTS: Final = re.compile(rb'\A\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)
 _INFO_KEYS: Final = re.compile(rb'"(?:experimental_config|start_info)"\s*:')
 _METADATA_KEYS: Final = re.compile(
-    rb'\A\s*\{.*?"(?:ENV_VARIABLES|parallel_group_info|distributed_args)"\s*:', re.DOTALL
+    rb'\A\s*\{.*?"(?:ENV_VARIABLES|parallel_group_info|distributed_args|data_origin)"\s*:', re.DOTALL
 )
 _KINETO_KEYS: Final = re.compile(rb'"(?:deviceProperties|baseTimeNanoseconds|distributedInfo)"\s*:')
 

@@ -17,7 +17,7 @@ import numpy as np
 from ascend_perf import files
 from ascend_perf.errors import InputError
 from ascend_perf.model.table import NULL, Table
-from ascend_perf.model.trace import Device, Group, ProfilerSettings
+from ascend_perf.model.trace import DataOrigin, Device, Group, ProfilerSettings
 from ascend_perf.parsers._ascend_comm import group_hash
 from ascend_perf.parsers._ascend_files import PRODUCER
 from ascend_perf.parsers._numbers import whole
@@ -44,6 +44,9 @@ AIC_METRICS: Final = {
     "ACL_AICORE_MEMORY_ACCESS": "MemoryAccess",
     "ACL_AICORE_NONE": "AiCoreNone",
 }
+
+VIRTUAL: Final = " (virtual)"
+"""Ends the name of a simulated device. Source: collectors/virtual_npu/settings.py."""
 
 MIN_FREQUENCY_KERNEL_NS: Final = 20_000
 """Kernels shorter than this are not used to derive frequency and cores: rounding dominates. Status: assumed."""
@@ -89,6 +92,7 @@ class _Info(msgspec.Struct):
     torch_npu: str | None = msgspec.field(name="torch_npu_version", default=None)
     cann: str | None = msgspec.field(name="cann_version", default=None)
     rank_id: int | str | None = None
+    data_origin: object = None
 
 
 class _ParallelGroup(msgspec.Struct):
@@ -118,11 +122,18 @@ class Facts:
     vector_cores: int | None = None
     frequency_hz: int | None = None
     """Cores and rated frequency as the profile's own description of the device has them (info.json of msprof)."""
+    data_origin: DataOrigin = "measured"
+    """`simulated` as soon as one file says so."""
     warnings: list[str] = field(default_factory=list)
 
     def by_hash(self) -> dict[str, Group]:
         """The groups by the id that communication.json uses."""
         return {group_hash(name): group for name, group in self.groups.items()}
+
+    def set_origin(self, value: object) -> None:
+        """Take over where the data come from: files of the virtual NPU say `simulated`, all others say nothing."""
+        if value == "simulated":
+            self.data_origin = "simulated"
 
     def set_rank(self, value: object, where: str) -> None:
         """Take over a rank; -1 and text that is no number are unknown, and a contradiction is reported."""
@@ -187,6 +198,7 @@ def read_info(path: Path, facts: Facts) -> None:
         generation=generation,
         gc_detect_threshold=experimental.gc_threshold,
     )
+    facts.set_origin(info.data_origin)
     facts.has_schedule = common.schedule is not None
     facts.l2_cache = experimental.l2_cache
     facts.sys_interconnection = experimental.sys_interconnection
@@ -221,6 +233,8 @@ def take_metadata(key: str, text: bytes, facts: Facts, where: str) -> None:
             _take_parallel(msgspec.json.decode(text, type=dict[str, object]), facts, where)
         elif key == "parallel_group_info":
             _take_groups(msgspec.json.decode(text, type=dict[str, _ParallelGroup]), facts)
+        elif key == "data_origin":
+            facts.set_origin(msgspec.json.decode(text))
     except (msgspec.DecodeError, RecursionError) as error:
         facts.warnings.append(f"{where}: {key} is not what the format says ({error}): it was not used")
 
@@ -383,14 +397,17 @@ def _spec_of(device: Device) -> str | None:
         return None
     from ascend_perf.device.specs import device_specs
 
-    family = re.sub(r"[^a-z0-9]", "", (device.name or "").lower())
+    family = re.sub(r"[^a-z0-9]", "", (device.name or "").removesuffix(VIRTUAL).lower())
     fitting = []
     for spec in device_specs().values():
         if spec.vendor != "Huawei" or spec.cube_cores != device.cube_cores or spec.frequency_hz is None:
             continue
         if abs(spec.frequency_hz - device.frequency_hz) > FREQUENCY_TOLERANCE_RATIO * spec.frequency_hz:
             continue
-        if family and not re.sub(r"[^a-z0-9]", "", spec.id.lower()).startswith(family):
+        known = re.sub(r"[^a-z0-9]", "", spec.id.lower())
+        if family and known == family:
+            return spec.id
+        if family and not known.startswith(family):
             continue
         fitting.append(spec.id)
     return fitting[0] if len(fitting) == 1 else None

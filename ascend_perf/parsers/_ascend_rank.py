@@ -196,6 +196,7 @@ class _Rank:
             problems.append("the file holds no events: no data was written")
         if trace.odd_args:
             problems.append(f"{trace.odd_args} events have args that are not what the format says; they were ignored")
+        self.facts.set_origin(trace.data_origin)
         timeline = Timeline(trace)
         self.timeline = timeline
         for spec, table in (
@@ -368,6 +369,7 @@ class _Rank:
                 versions=facts.versions,
                 environment=facts.environment,
                 settings=settings,
+                data_origin=facts.data_origin,
                 sources=tuple(self.sources),
                 missing=missing_data(tables, facts, has_timeline="host_ops" in tables),
                 checks=(*self.checks, *cross_checks(tables, self.figures)),

@@ -157,6 +157,8 @@ class TraceFile:
     """Labels of processes: `CPU`, `NPU`, `NPU 3`."""
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
     odd_args: int = 0
+    data_origin: str | None = None
+    """What an event `data_origin` says, which the virtual NPU writes."""
     flow_ids: Interner = field(default_factory=Interner)
 
     def pids(self, *names: str) -> list[int]:
@@ -338,11 +340,13 @@ def _numbers(text: bytes) -> dict[str, float]:
 
 
 def _take_names(trace: TraceFile, events: list[Event]) -> None:
-    named = [e for e in events if e.name in ("process_name", "process_labels", "thread_name")]
+    named = [e for e in events if e.name in ("process_name", "process_labels", "thread_name", "data_origin")]
     pids, tids = json_ints([e.pid for e in named]).tolist(), json_ints([e.tid for e in named]).tolist()
     for e, pid, tid, args in zip(named, pids, tids, _args(trace, named, _NameArgs), strict=True):
         if e.name == "process_name":
             trace.processes[pid] = args.name or ""
+        elif e.name == "data_origin":
+            trace.data_origin = args.name or trace.data_origin
         elif e.name == "process_labels":
             trace.labels[pid] = args.labels or ""
         else:

@@ -309,6 +309,7 @@ class _DeviceTrace:
                 versions=facts.versions,
                 environment=facts.environment,
                 settings=settings,
+                data_origin=facts.data_origin,
                 missing=missing_data(tables, self.process.facts),
                 checks=checks,
                 warnings=tuple(dict.fromkeys((*facts.warnings, *self.process.warnings, *self.warnings))),

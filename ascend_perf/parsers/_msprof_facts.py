@@ -78,11 +78,13 @@ class ProcessFacts:
     switches: dict[str, bool] = field(default_factory=dict)
     """Options of msprof and whether they were on."""
     aborted: bool = False
+    data_origin: object = None
     problems: list[tuple[Path, str]] = field(default_factory=list)
 
     def of(self, device: int | None, count: int) -> Facts:
         """The facts of one of `count` devices."""
         facts = Facts(settings=self.settings, versions=dict(self.versions), device_id=device)
+        facts.set_origin(self.data_origin)
         known = self.devices.get(-1 if device is None else device)
         if known is None and device is None and len(self.devices) == 1:
             known = next(iter(self.devices.values()))
@@ -141,6 +143,7 @@ def _int(value: object, most: int) -> int | None:
 
 
 def _take_info(values: dict[str, object], facts: ProcessFacts, folder_device: int | None) -> None:
+    facts.data_origin = values.get("data_origin", facts.data_origin)
     rank = rank_of(values.get("rank_id"))
     if rank is not None:
         facts.ranks.append(rank)
@@ -191,6 +194,8 @@ def _take_torch(path: Path, facts: ProcessFacts) -> None:
     read_info(path, own)
     if own.rank is not None:
         facts.ranks.append(own.rank)
+    if own.data_origin == "simulated":
+        facts.data_origin = own.data_origin
     facts.versions.update(own.versions)
     facts.settings = replace(own.settings, producer=PRODUCER, aic_metrics=facts.settings.aic_metrics)
 
