@@ -39,6 +39,9 @@ FREQUENCY_INTERVAL_S: Final = 5.0
 """One chip is asked for its frequency so often: each question starts a process. Status: assumed."""
 PROFILED_PHASES: Final = frozenset({"profiler_warmup", "profiled", "export"})
 INVALID: Final = "0 while a profiler runs"
+DEAD: Final = "0 in every sample, although the NPU worked: a slice of an NPU does not tell its use"
+MIN_SAMPLES: Final = 5
+"""Fewer samples of 0 between kernels can be chance. Status: assumed."""
 STOP_S: Final = 2.0
 ENOUGH_RATIO: Final = 0.9
 """Energy is given where samples cover so much of the window. Status: assumed."""
@@ -148,6 +151,19 @@ def relabelled(samples: Iterable[DeviceSample], phases: Sequence[tuple[int, str]
         phase = phases[at][1] if at >= 0 else "start"
         made.append(_checked(replace(sample, phase=phase, use_ratio=ratio, invalid="")))
     return made
+
+
+def without_dead(samples: Sequence[DeviceSample]) -> list[DeviceSample]:
+    """Samples of a run in which the NPUs worked, without a use that is 0 throughout: that is no use, but none told."""
+    told = [sample for sample in samples if sample.device.startswith("npu") and sample.use_ratio is not None]
+    if len(told) < MIN_SAMPLES or any(sample.use_ratio for sample in told):
+        return list(samples)
+    dead = {sample.device for sample in told}
+    return [
+        replace(sample, use_ratio=None, invalid=DEAD)
+        if sample.device in dead and sample.use_ratio is not None else sample
+        for sample in samples
+    ]  # fmt: skip
 
 
 def _checked(sample: DeviceSample) -> DeviceSample:
@@ -408,6 +424,8 @@ def energy_of_devices(
     gaps = max(len(one.gaps) for one in own.values())
     if gaps:
         counted += f"; {gaps} gaps are left out, {1 - covered:.1%} of the time"
+    if any(name.startswith("npu") for name in own):
+        counted += "; the power of an NPU is the chip's, of an inference card or a GPU the board's"
     if len(own) < len(names):
         counted += f"; {len(names) - len(own)} dies are counted with the first die of their card"
     return sum(one.value for one in own.values()), counted

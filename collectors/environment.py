@@ -19,17 +19,19 @@ ALLOWED: Final = frozenset({
     "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_HOME_PATH", "ASCEND_GLOBAL_LOG_LEVEL", "ASCEND_LAUNCH_BLOCKING",
     "TASK_QUEUE_ENABLE", "PER_STREAM_QUEUE", "CPU_AFFINITY_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF", "MULTI_STREAM_MEMORY_REUSE", "STREAMS_PER_DEVICE", "COMBINED_ENABLE",
-    "INF_NAN_MODE_ENABLE", "ACL_OP_COMPILER_CACHE_MODE", "ACLNN_CACHE_LIMIT", "P2P_HCCL_BUFFSIZE",
+    "INF_NAN_MODE_ENABLE", "ACL_OP_COMPILER_CACHE_MODE", "ACLNN_CACHE_LIMIT", "HOST_CACHE_CAPACITY",
+    "ASCEND_ENHANCE_ENABLE", "OOM_SNAPSHOT_ENABLE", "P2P_HCCL_BUFFSIZE",
     "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "KMP_BLOCKTIME",
     "GOMP_CPU_AFFINITY", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_LOGS",
     "LD_PRELOAD", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
 })  # fmt: skip
-"""Variables that change what is measured. Source: format reference for collectors, section 5.6."""
+"""Variables that change what is measured. Source: format reference for collectors, sections 2.2 and 5.6."""
 
-ALLOWED_PREFIXES: Final = ("HCCL_", "NCCL_")
-DENIED: Final = frozenset({"HCCL_IF_IP", "HCCL_WHITELIST_FILE", "NCCL_HOSTID"})
-"""They hold addresses, host names or paths and tell nothing about speed."""
+ALLOWED_PREFIXES: Final = ("HCCL_", "NCCL_", "VLLM_")
+DENIED: Final = frozenset({"HCCL_IF_IP", "HCCL_WHITELIST_FILE", "NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_API_KEY"})
+"""They hold addresses, host names, secrets or paths and tell nothing about speed."""
+_SECRET: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)(?:_|$)")
 
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^/\s:;,]+/)*(?=[^/\s:;,]*)")
 _ADDRESS: Final = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\b")
@@ -60,7 +62,10 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables of the allow-list that are set; folders, addresses, user and host names are masked."""
     variables = os.environ if variables is None else variables
     allowed = (name for name in variables if name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
-    return {name: masked(variables[name]) for name in sorted(allowed) if name not in DENIED}
+    return {
+        name: masked(variables[name])
+        for name in sorted(allowed) if name not in DENIED and not _SECRET.search(name)
+    }  # fmt: skip
 
 
 def masked(text: str) -> str:

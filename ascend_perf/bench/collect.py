@@ -24,6 +24,7 @@ from ascend_perf.bench import collected, command
 from ascend_perf.bench.folder import RunFolder
 from ascend_perf.bench.watch import Watch
 from ascend_perf.collectors import (
+    _idle_memory,
     _step_times,
     device_telemetry,
     devices,
@@ -162,6 +163,7 @@ class _Attempt:
         self._samples: Sequence[telemetry.Sample] = ()
         self._costs: Sequence[telemetry.Cost] = ()
         self._device_samples: Sequence[device_telemetry.DeviceSample] = ()
+        self._idle_bytes: dict[str, int] = {}
         self._began_ns = 0
         self._stopped = ""
         self._problem = ""
@@ -197,7 +199,7 @@ class _Attempt:
                 umask=0o027 if is_msprof else -1,
             )
         self._samples, self._device_samples = watch.samplers.samples, watch.samplers.device_samples
-        self._costs = watch.samplers.costs
+        self._costs, self._idle_bytes = watch.samplers.costs, watch.idle_bytes
         self._notes += watch.samplers.device_problems
         ended = self._ended
         code = ended.code
@@ -370,9 +372,10 @@ class _Attempt:
             samples = [replace(sample, phase=_phase_at(sample.time_ns, phases)) for sample in self._samples]
             telemetry.write_samples(self._folder / TELEMETRY_FILE, samples)
         if self._device_samples:
-            device_telemetry.write_device_samples(
-                self._folder / device_telemetry.FILE_NAME, device_telemetry.relabelled(self._device_samples, phases)
-            )
+            samples_of_devices = device_telemetry.relabelled(self._device_samples, phases)
+            if self.has_trace and self._plan.collector != "torch":
+                samples_of_devices = device_telemetry.without_dead(samples_of_devices)
+            device_telemetry.write_device_samples(self._folder / device_telemetry.FILE_NAME, samples_of_devices)
         body = {
             "collector": self._plan.collector,
             "command": _masked_command(self._request.command),
@@ -444,7 +447,10 @@ class _Attempt:
                 **versions(), **({"cann": self._here.cann_version} if self._here.cann_version else {}),
             },
             environment=environment(self._environment),
-            metrics=(*metrics, *telemetry.cost_metrics(self._costs)),
+            metrics=(
+                *metrics, *_idle_memory.metrics_of(self._device_samples, self._idle_bytes),
+                *telemetry.cost_metrics(self._costs),
+            ),
             files={
                 **({"trace": tuple(f"{in_process.TRACE_FOLDER}/{name}" for name in traces)} if traces else {}),
                 **({"telemetry": (TELEMETRY_FILE,)} if self._samples else {}),

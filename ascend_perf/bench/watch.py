@@ -9,7 +9,8 @@ from typing import Final
 
 from ascend_perf.bench import collected
 from ascend_perf.bench.samplers import Samplers
-from ascend_perf.collectors import telemetry
+from ascend_perf.collectors import _idle_memory, telemetry
+from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.collect_plan import Collector
 
 LOOK_EVERY: Final = 10
@@ -34,7 +35,10 @@ class Watch:
         self.samplers = Samplers(stack)
         self._processes: list[collected.Process] = []
         self._ticks = 0
+        self.idle_bytes: dict[str, int] = {}
+        """Memory of NPUs in use before the command starts, by device."""
         if collector != "torch":
+            self.idle_bytes = _idle_memory.in_use(Machine())
             self.samplers.sample_devices("npu")
 
     def tick(self, pid: int) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_perf.collectors import device_telemetry, npu_exporter, nvml
+from ascend_perf.collectors import _idle_memory, device_telemetry, npu_exporter, nvml
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors.device_telemetry import (
     INVALID,
@@ -29,6 +29,7 @@ from ascend_perf.collectors.device_telemetry import (
     relabelled,
     sources_here,
     visible,
+    without_dead,
     write_device_samples,
 )
 from ascend_perf.errors import InputError
@@ -305,6 +306,35 @@ def test_nvml_in_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.rated_frequency_hz is None  # not supported
 
 
+def test_what_a_gpu_does_not_support_is_unknown_and_not_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question may raise NVMLError_NotSupported, a kind of NVMLError."""
+
+    class NotSupported(NoDriver):
+        pass
+
+    library = pynvml()
+    for name in [name for name in vars(library) if name.startswith("nvmlDeviceGet") and "Count" not in name
+                 and "Handle" not in name]:  # fmt: skip
+        def refuse(*arguments: object) -> object:
+            raise NotSupported("Not Supported")
+
+        setattr(library, name, refuse)
+    monkeypatch.setattr(nvml, "is_installed", lambda: True)
+    monkeypatch.setattr(importlib, "import_module", lambda name: library)
+    sources, _ = sources_here(machine(tmp_path), "cuda", interval_s=0.01)
+
+    sampler = sampled(sources, lambda samples: len(samples) >= 2)
+    write_device_samples(tmp_path / "x.csv", sampler.samples)
+
+    assert sampler.problems == []
+    assert {figure for one in sampler.samples for figure in astuple(one)[4:] if figure != ""} == {None}
+    with open(tmp_path / "x.csv", newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert {key for key, value in row.items() if value} == {"time_ns", "phase", "source", "device"}
+
+
 def test_nvml_without_a_driver_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = pynvml()
 
@@ -361,7 +391,14 @@ def test_energy_by_device_is_the_integral_of_its_power() -> None:
     assert found["npu1"].value == pytest.approx(800)
     joules, counted = energy_of_devices(samples, ["npu0", "npu1"], NOW + 2 * S, NOW + 6 * S)
     assert joules == pytest.approx(560 + 800)
-    assert counted == "2 devices by samples of their power (trapezoid rule), without the host"
+    assert counted == (
+        "2 devices by samples of their power (trapezoid rule), without the host; the power of an NPU is the chip's, of "
+        "an inference card or a GPU the board's"
+    )
+    gpus = [replace(one, device=one.device.replace("npu", "cuda")) for one in samples]
+    assert energy_of_devices(gpus, ["cuda0"], NOW + 2 * S, NOW + 6 * S)[1] == (
+        "1 devices by samples of their power (trapezoid rule), without the host"
+    )
 
 
 def test_energy_says_gaps_dies_and_refuses_too_little() -> None:
@@ -409,6 +446,40 @@ def test_phases_come_from_times_and_zeros_are_judged_by_them() -> None:
         ("checkpoint", 0, ""),  # its 0 was taken out under a label that came late
         ("checkpoint", None, ""),
     ]  # fmt: skip
+
+
+def test_a_use_of_0_throughout_is_no_use_where_the_npu_worked() -> None:
+    def used(*ratios: float | None) -> list[DeviceSample]:
+        return [replace(sample("npu0", n, 250.0), use_ratio=ratio) for n, ratio in enumerate(ratios)]
+
+    slices = without_dead([*used(0, 0, None, 0, 0, 0), sample("cuda0", 1, 1.0)])
+    assert {one.use_ratio for one in slices} == {None}
+    assert [one.invalid for one in slices] == [device_telemetry.DEAD] * 2 + [""] + [device_telemetry.DEAD] * 3 + [""]
+    assert {one.power_w for one in slices} == {250.0, 1.0}  # the rest stays
+    for ratios in ((0, 0, 0, 0), (0, 0, 0, 0, 0.01)):  # too few to tell; one that worked
+        assert [one.use_ratio for one in without_dead(used(*ratios))] == list(ratios)
+
+
+def test_memory_before_the_start_is_taken_off(tmp_path: Path) -> None:
+    chips = tuple(replace(chip, hbm_percent=percent) for chip, percent in zip(A2[:2], (5, 71), strict=True))
+    npu_smi(tmp_path / "bin", Install(chips=chips))
+
+    idle = _idle_memory.in_use(machine(tmp_path))
+
+    assert idle == {"npu0": 3276 * MIB, "npu1": 46530 * MIB}  # 5 % and 71 % of 65536 MB
+    samples = [
+        replace(sample("npu0", n, 1.0), memory_used_bytes=used * MIB) for n, used in enumerate((3000, 40000, 20000))
+    ] + [sample("npu1", 1, 1.0), replace(sample("cuda0", 1, 1.0), memory_used_bytes=1 << 40)]
+    found = {metric.name: metric.value for metric in _idle_memory.metrics_of(samples, idle)}
+    assert found == {"idle_device_memory": 46530 * MIB, "device_memory_above_idle": (40000 - 3276) * MIB}
+    assert _idle_memory.metrics_of(samples, {}) == ()
+    assert [one.name for one in _idle_memory.metrics_of([], idle)] == ["idle_device_memory"]
+    assert _idle_memory.in_use(machine(tmp_path / "nothing")) == {}
+
+
+def test_the_box_of_a_card_with_two_dies_gives_the_memory_of_each(tmp_path: Path) -> None:
+    npu_smi(tmp_path / "bin", Install(chips=A3))
+    assert list(_idle_memory.in_use(machine(tmp_path))) == ["npu0", "npu1", "npu2", "npu3"]
 
 
 def test_a_tool_behind_a_script_is_ended_with_its_child(tmp_path: Path) -> None:

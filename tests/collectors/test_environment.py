@@ -24,6 +24,25 @@ def test_only_variables_of_the_allow_list_are_recorded() -> None:
     assert seen == {"HCCL_BUFFSIZE": "200", "OMP_NUM_THREADS": "4"}
 
 
+OF_THE_REFERENCE = (
+    "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_HOME_PATH", "ASCEND_GLOBAL_LOG_LEVEL", "ASCEND_LAUNCH_BLOCKING",
+    "TASK_QUEUE_ENABLE", "PER_STREAM_QUEUE", "CPU_AFFINITY_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "MULTI_STREAM_MEMORY_REUSE", "STREAMS_PER_DEVICE", "COMBINED_ENABLE", "INF_NAN_MODE_ENABLE",
+    "ACL_OP_COMPILER_CACHE_MODE", "HCCL_ALGO", "HCCL_BUFFSIZE", "HCCL_RDMA_TC", "HCCL_RDMA_SL", "P2P_HCCL_BUFFSIZE",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "VLLM_USE_V1", "TORCH_DEVICE_BACKEND_AUTOLOAD", "LD_PRELOAD",
+    "ACLNN_CACHE_LIMIT", "HOST_CACHE_CAPACITY", "ASCEND_ENHANCE_ENABLE", "OOM_SNAPSHOT_ENABLE",
+)  # fmt: skip
+
+
+def test_every_variable_that_the_reference_wants_is_recorded() -> None:
+    assert sorted(environment.environment(dict.fromkeys(OF_THE_REFERENCE, "1"))) == sorted(OF_THE_REFERENCE)
+
+
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_S3_SECRET", "HCCL_MY_TOKEN"])
+def test_secrets_among_them_are_not(name: str) -> None:
+    assert environment.environment({name: "s3cret"}) == {}
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
