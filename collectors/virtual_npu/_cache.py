@@ -1,0 +1,97 @@
+"""The cache folder of the virtual NPU: one writer at a time, things appear in it whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ascend_perf.errors import MachineError
+
+TEMPORARY: Final = "unfinished-"
+"""Folders of this name belong to whoever holds the lock; others are left over from a run that was killed."""
+
+
+@contextmanager
+def locked(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Make the cache folder and hold its lock; a second process waits and says so.
+
+    Raises:
+        MachineError: the folder cannot be written (also from what runs inside: no space, not allowed).
+    """
+    with space_and_rights(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                say("another process is setting up the virtual NPU; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            _clear(cache)
+            try:
+                yield
+            finally:
+                _clear(cache)
+
+
+@contextmanager
+def new_folder(cache: Path, final: Path) -> Iterator[Path]:
+    """A folder to fill; when the block ends well it takes the place of `final` in one step. Needs the lock."""
+    made = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
+    try:
+        yield made
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists():
+            final.rename(Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache), "old"))
+        made.rename(final)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _clear(cache: Path) -> None:
+    for left_over in cache.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+
+
+@contextmanager
+def space_and_rights(cache: Path) -> Iterator[None]:
+    """Turn the system's errors about the cache folder into ours."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise MachineError(
+                "no space is left for the cache of the virtual NPU (it takes about 250 MB)",
+                hint="free some, or name another folder: ASCEND_PERF_CACHE=/folder/with/space",
+            ) from problem
+        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise MachineError(
+                f"the cache folder of the virtual NPU cannot be written: {problem.strerror}",
+                hint="name a folder that can: ASCEND_PERF_CACHE=/folder/of/yours",
+            ) from problem
+        raise
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Bring a file onto the disk, so that a marker written after it never stands for a lost one."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
