@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from ascend_perf.cli import _show
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.units import format_quantity
 
 if TYPE_CHECKING:
+    from ascend_perf.atc.build import Built
     from ascend_perf.atc.plan import Plan
     from ascend_perf.atc.preprocessing import Head, Host, Node
     from ascend_perf.atc.proof import Proof
@@ -59,6 +60,8 @@ _WORDS: Final = {
         "not_proved": "NOT proved: do not use these files unseen",
         "written": "written",
         "note_atc": "AIPP is emulated here in numpy; the .om was not built and not run.",
+        "built": "atc built {}; AIPP is emulated here in numpy, the .om was not run.",
+        "not_built": "NOT built: {}",
         "model_file": "{} has float NCHW input, as ATC needs it; the input of the .om is uint8 NHWC.",
         "stages": "preprocessing of the workload as it is set",
         "stage_columns": "stage,where,by,could be",
@@ -101,6 +104,8 @@ _WORDS: Final = {
         "not_proved": "未通过验证：请勿直接使用这些文件",
         "written": "已写入",
         "note_atc": "此处以 numpy 仿真 AIPP；未转换、未运行 .om。",
+        "built": "atc 已生成 {}；此处以 numpy 仿真 AIPP，未运行 .om。",
+        "not_built": "未生成：{}",
         "model_file": "{} 的输入为浮点 NCHW（ATC 所需）；.om 的输入为 uint8 NHWC。",
         "stages": "该负载当前设置的预处理",
         "stage_columns": "阶段,位置,实现,可改由",
@@ -150,6 +155,7 @@ Lang = Literal["en", "zh"]
     "--tolerance", default=1e-2, show_default=True, type=click.FloatRange(min=0, min_open=True),
     help="What outputs may be off by with AIPP, root mean square relative to the output.",
 )  # fmt: skip
+@click.option("--build", is_flag=True, help="Run atc too (CANN must be here), and judge what it leaves.")
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 1000), help="Random batches.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the random pictures.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -170,6 +176,7 @@ def command(
     source: Literal["rgb", "yuv420sp-jpeg", "yuv420sp-video"],
     precision: str,
     tolerance: float,
+    build: bool,
     rounds: int,
     seed: int,
     form: str,
@@ -179,7 +186,7 @@ def command(
 
     Cast, mean and std, channel swap, layout, crop and pad are taken out of the graph and written as an AIPP file; what
     AIPP cannot do is named, with who can (DVPP resizes). AIPP, emulated in numpy, and the stripped model are compared
-    with the original in onnxruntime. Ends with 1 when AIPP can take nothing over, or when the proof fails.
+    with the original in onnxruntime. Ends with 1 when AIPP can take nothing over, when the proof or the build fails.
 
     \b
     ascend-perf aipp resnet50.onnx --soc Ascend910B2
@@ -204,8 +211,32 @@ def command(
             plan = described.plan
         else:
             plan = make_plan(request)
-    click.echo(_json(plan, described) if form == "json" else text_of(plan, described, lang))
-    return 0 if plan.is_done else 1
+    built = _built(plan) if build and plan.is_done else None
+    click.echo(_json(plan, described, built) if form == "json" else text_of(plan, described, lang, built))
+    return 0 if plan.is_done and (built is None or built.is_done) else 1
+
+
+def _built(plan: Plan) -> Built:
+    """Run the plan's command where its files lie.
+
+    Raises:
+        MachineError: atc is not here.
+        UsageError: the model is not there yet.
+    """
+    from ascend_perf.atc.build import build
+    from ascend_perf.collectors._doctor_tools import ABSENT, tool_in_cann
+    from ascend_perf.collectors._machine import here
+
+    machine = here()
+    tool = tool_in_cann(machine, "atc", "bin/atc", "compiler/bin/atc")
+    if tool is None:
+        raise MachineError(ABSENT["atc"].en, hint="without --build only the files and the command are written")
+    folder = plan.files[0].parent
+    model = next(word.partition("=")[2] for word in plan.command if word.startswith("--model="))
+    if not (folder / model).is_file():
+        raise UsageError(f"{model} is not in {folder}", hint="export it first, as the command without --build says")
+    with _show.working("atc"):
+        return build([tool, *plan.command[1:]], folder, machine.environment)
 
 
 def _host(mean: str | None, std: str | None) -> Host | None:
@@ -226,7 +257,7 @@ def _host(mean: str | None, std: str | None) -> Host | None:
     return Host(mean=values[0], std=values[1])
 
 
-def text_of(plan: Plan, described: WorkloadPlan | None, lang: Lang) -> str:
+def text_of(plan: Plan, described: WorkloadPlan | None, lang: Lang, built: Built | None = None) -> str:
     """The plan in words."""
     words = _WORDS[lang]
     lines: list[str] = []
@@ -247,7 +278,15 @@ def text_of(plan: Plan, described: WorkloadPlan | None, lang: Lang) -> str:
         lines.append(words["model_file"].format(model))
     else:
         lines.append(words["export"].format(described.export_command))
-    lines += [words["note_atc"], words["proved" if plan.is_done else "not_proved"]]
+    if built is None:
+        lines.append(words["note_atc"])
+    elif built.is_done and built.om is not None:
+        lines.append(words["built"].format(built.om))
+    else:
+        lines.append(words["not_built"].format(_plain(built.problem)))
+        if built.cure is not None:
+            lines.append(words["note"].format(_say(built.cure, lang)))
+    lines.append(words["proved" if plan.is_done else "not_proved"])
     return "\n".join(lines)
 
 
@@ -325,7 +364,7 @@ def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:400]
 
 
-def _json(plan: Plan, described: WorkloadPlan | None) -> str:
+def _json(plan: Plan, described: WorkloadPlan | None, built: Built | None = None) -> str:
     body: dict[str, Any] = {
         "schema_version": 1,
         "model": plan.model if described is None else None,
@@ -341,6 +380,11 @@ def _json(plan: Plan, described: WorkloadPlan | None) -> str:
         "proof": None if plan.proof is None else _proof_json(plan.proof),
         "notes": [_both(note) for note in plan.notes],
     }
+    if built is not None:
+        body["build"] = {
+            "done": built.is_done, "om": None if built.om is None else built.om.name, "problem": built.problem,
+            "cure": None if built.cure is None else _both(built.cure),
+        }  # fmt: skip
     if described is not None:
         body["stages"], body["export_command"] = list(described.stages), described.export_command
     return json.dumps(body, indent=1, ensure_ascii=False)
