@@ -27,7 +27,7 @@ _CURES: Final = (
     (
         r"soc_version|ops package|\bopp\b|no supported Ops kernel",
         Words(
-            "from CANN 8.5 on the ops package of the chip that --soc names (Ascend-cann-*-ops) must be there beside the "
+            "from CANN 8.5 on the ops package of the chip that --soc names (Ascend-cann-*-ops) must lie beside the "
             "toolkit",
             "CANN 8.5 起需在 toolkit 之外安装 --soc 所指芯片的 ops 包（Ascend-cann-*-ops）",
         ),
