@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ascend_perf.errors import UsageError
-from ascend_perf.model.finding import Finding, Metric, Outcome
+from ascend_perf.model.finding import Finding, Metric, Outcome, Words
 from ascend_perf.model.run import Run
 from ascend_perf.units import counted, format_bound
 
@@ -214,9 +214,18 @@ def not_writable(path: Path, error: OSError) -> UsageError:
     return UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o")
 
 
+SIMULATED: Final = Words(
+    "  SIMULATED: nothing ran on an NPU; times on the device and counters are modelled",
+    "  仿真数据：没有任何计算在 NPU 上执行；设备耗时与计数器均为建模值",
+)
+
+
 def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
-    """The top findings in a few lines of plain text, for the terminal."""
+    """The top findings in a few lines of plain text, for the terminal. That data are simulated comes first."""
     lines = []
+    if any(trace.meta.data_origin == "simulated" for trace in analysis.run.traces):
+        lines.append(SIMULATED.zh if lang == "zh" else SIMULATED.en)
+    count_before = len(lines)
     for number, finding in enumerate(analysis.findings[:count], 1):
         title = finding.title.zh if lang == "zh" else finding.title.en
         bound = finding.bound_speedup
@@ -226,7 +235,7 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
             else (f"（理论上限 {format_bound(bound)} 倍）" if lang == "zh" else f" (at most {format_bound(bound)}x)")
         )
         lines.append(f"  {number}. [{finding.code}] {title}{most}")
-    if not lines:
+    if len(lines) == count_before:
         clean = len({j.code for o in analysis.outcomes for j in o.judged if j.verdict == "clean"})
         if clean:
             lines.append(

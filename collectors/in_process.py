@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
 
-from ascend_perf.collectors import _recorders
+from ascend_perf.collectors import _recorders, step_marks
 from ascend_perf.errors import AscendPerfError, InputError, MachineError
 
 VARIABLE: Final = "ASCEND_PERF_COLLECT"
@@ -150,6 +150,7 @@ class Session:
         self._recording_since = 0.0
         self._last_ns: int | None = None
         self._term: Any = None
+        self._mark = step_marks.wanted()
 
     def begin(self) -> None:
         """The first step begins: recording may begin with it."""
@@ -168,6 +169,8 @@ class Session:
         if self._last_ns is not None:
             self._keep(now - self._last_ns)
         self.steps += 1
+        if self._mark is not None and self._recorder is None:
+            self._mark(step_marks.BEGIN)
         if self._recorder is not None:
             self._advance(self._recorder)
         elif not self._is_over:

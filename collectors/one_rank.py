@@ -109,8 +109,10 @@ def _backend(backend: str | None) -> str:
 
     if backend is None:
         return "cpu:fake,npu:hccl"
-    named = dict(part.split(":", 1) if ":" in part else ("", part) for part in str(backend).lower().split(","))
-    chosen = {device: "fake" if name in ("gloo", "mpi") else name for device, name in named.items()}
+    chosen: dict[str, str] = {}
+    for part in str(backend).lower().split(","):
+        device, _, name = part.rpartition(":")
+        chosen[device] = "fake" if name in ("gloo", "mpi") else name
     if set(chosen) == {""} and chosen[""] == "fake":
         return "fake"
     return ",".join(f"{device}:{name}" if device else name for device, name in chosen.items())

@@ -1,14 +1,17 @@
 """The profiler of torch_npu behind the steps of `torch_profiler.collect`: Level1, PipeUtilization, text export.
 
-Written from the public source of torch_npu 5.0 to 26.1 and tested against stand-ins; not yet run on a device.
+Written from the public source of torch_npu 5.0 to 26.1, tested with the real torch_npu on a virtual NPU; not yet run on
+a device.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ascend_perf.collectors.virtual_npu.environment import VARIABLE as VIRTUAL
 from ascend_perf.errors import MachineError
 
 if TYPE_CHECKING:
@@ -25,11 +28,14 @@ class NpuRecorder:
         from torch_npu import profiler
 
         self._folder = folder
+        self._is_virtual = bool(os.environ.get(VIRTUAL))
         self._worker = f"rank{rank}"  # named by us: the default name begins with the host's
         self.profiler: Steps = profiler.profile(
             activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
             schedule=profiler.schedule(wait=0, warmup=1, active=profiled_steps, repeat=1),
-            on_trace_ready=profiler.tensorboard_trace_handler(str(folder), worker_name=self._worker),
+            on_trace_ready=profiler.tensorboard_trace_handler(
+                str(folder), worker_name=self._worker, analyse_flag=not self._is_virtual
+            ),
             record_shapes=options.record_shapes,
             profile_memory=options.profile_memory,
             with_stack=options.with_stack,
@@ -37,7 +43,7 @@ class NpuRecorder:
         )
 
     def written(self) -> str:
-        """Name of the directory, relative to the folder.
+        """Name of the directory, relative to the folder. Of a virtual NPU it is raw data, which is exported later.
 
         Raises:
             MachineError: there is none or it was not parsed; torch_npu itself raises nothing when profiling fails.
@@ -45,7 +51,7 @@ class NpuRecorder:
         found = sorted(self._folder.glob(f"{self._worker}_*_ascend_pt"))
         if not found:
             raise MachineError("torch_npu's profiler wrote no *_ascend_pt directory", hint="see its lines above")
-        if not (found[-1] / "ASCEND_PROFILER_OUTPUT").is_dir():
+        if not self._is_virtual and not (found[-1] / "ASCEND_PROFILER_OUTPUT").is_dir():
             raise MachineError(
                 "torch_npu's profiler wrote raw data but could not parse it",
                 hint="source set_env.sh of the CANN toolkit: the parser needs `msprof` on the PATH",

@@ -54,6 +54,9 @@ class _Writer:
     def verdict(self) -> list[str]:
         answer = verdict(self.payload)
         lines = [f"# {self._say(answer.lead)}", "", f"**{self._say(answer.main)}**"]
+        if self.payload.data_origin == "simulated":
+            banner = f"**{self.texts['origin.simulated']}**{self.colon}{self.texts['origin.banner']}"
+            lines = [f"> {banner}", "", *lines]
         if answer.gain is not None:
             lines += ["", self._say(answer.gain)]
         badge = self.texts[f"origin.{self.payload.data_origin}"]

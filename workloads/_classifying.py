@@ -278,7 +278,7 @@ def _scaler(kind: str, *, enabled: bool) -> Any:
     if not computes_nothing(kind):
         return torch.npu.amp.GradScaler(enabled=enabled)
 
-    class Scaler(torch.npu.amp.GradScaler):  # type: ignore[misc, name-defined]  # torch is not type-checked here
+    class Scaler(torch.npu.amp.GradScaler):  # type: ignore[misc]  # torch is not type-checked here
         """Waits for the device as ever, and takes no gradient for infinite whatever it read."""
 
         def _maybe_opt_step(self, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:

@@ -32,7 +32,7 @@ def environment_of(
     about them.
 
     Args:
-        requested: npu, cuda, cpu or auto.
+        requested: npu, virtual-npu, cuda, cpu or auto.
         ranks: processes that share the cores of this machine.
         texts: `KEY=VALUE` of the user.
         presets: variables of the preset by kind of device.
@@ -99,6 +99,8 @@ def _back_end(requested: str, *, needs_kind: bool) -> tuple[dict[str, str], str 
         MachineError: two profilers would share the device, or an NPU was asked for and its back end does not load.
     """
     environment = dict(os.environ)
+    if requested == "virtual-npu":  # its torch_npu is not the one that is installed here, if any is
+        return environment, "npu"
     kind = None if requested == "auto" else requested
     if devices.installed_version("torch_npu") is None:
         if kind is None and needs_kind:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -27,9 +28,10 @@ from typing import IO, Any, Final
 from ascend_perf.bench import traffic
 from ascend_perf.bench.agent import die_with_parent
 from ascend_perf.bench.results import FOLDER as RESULTS_FOLDER
-from ascend_perf.collectors import devices, energy, environment, torch_profiler
+from ascend_perf.collectors import devices, energy, environment, one_rank, step_marks, torch_profiler
 from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
 from ascend_perf.workloads import _spec
+from ascend_perf.workloads._virtual import computes_nothing
 
 Send = Callable[[Mapping[str, object]], None]
 
@@ -141,6 +143,7 @@ def _run(
         data=_path(request["data"]), checkpoints=checkpoints, resume=_path(request["resume"]),
         results=Path(request["folder"]) / RESULTS_FOLDER,
     )  # fmt: skip
+    is_virtual = computes_nothing(device.type)
     send({"event": "phase", "phase": "build", "steps": 0})
     program = workload.build(settings.config, place, settings.plan.seed)
     closing.callback(program.close)
@@ -149,12 +152,14 @@ def _run(
         raise UsageError(f"{workload.name} has no state to save", hint="leave --save-checkpoint out")
     results: dict[str, Any] = {}
     meter = _meter(device)
+    marks = step_marks.Marks(is_virtual)
 
     def start_measuring() -> None:
         program.start_measuring()
         results["joules"] = _joules(meter)
 
     def after_measuring() -> None:
+        marks.end()
         before, after = results.pop("joules"), _joules(meter)
         results["device_joules"] = None if before is None or after is None else after - before
         results.update(_results(program))
@@ -162,12 +167,14 @@ def _run(
     def on_phase(phase: str, steps: int) -> None:
         if phase == "export":
             stop.hold()
+        marks.begin(phase)
         send({"event": "phase", "phase": phase, "steps": steps})
 
     trace_folder = Path(request["folder"]) / request["trace_folder"]
     measurement = torch_profiler.collect(
-        program.step,
-        last_value=program.last_value,
+        marks.around(program.step),
+        # What a virtual NPU gives back is no result.
+        last_value=(lambda: math.nan) if is_virtual else program.last_value,
         device=device.torch_name,
         folder=trace_folder,
         warmup_steps=settings.plan.warmup_steps,
@@ -188,14 +195,17 @@ def _run(
     if rank.world_size > 1:
         with contextlib.suppress(InputError):  # then it was not counted: the run is not lost for it
             results["traffic"] = traffic.of_trace(trace_folder / measurement.trace_name, settings.plan.profiled_steps)
+    told = asdict(measurement)
+    if is_virtual:
+        told["last_value"] = None
     mine = {
         "rank": rank.rank,
-        "measurement": asdict(measurement),
+        "measurement": told,
         "traffic": results.pop("traffic", None),
         **{name: results.pop(name) for name in ("memory", "latencies", "device_joules")},
     }
     ranks = _gathered(mine, rank)
-    series = {name: list(values) for name, values in program.series().items()}
+    series = {} if is_virtual else {name: list(values) for name, values in program.series().items()}
     if rank.local_rank == 0:
         send({
             "event": "result",
@@ -282,6 +292,8 @@ def _join(device: devices.SeenDevice, rank: _Rank) -> None:
 
     if device.type == "cpu":
         torch.set_num_threads(max(1, (device.cores or 1) // rank.local_size))
+    if one_rank.is_alone():
+        one_rank.install()
     dist.init_process_group(BACKENDS[device.type])
 
 
@@ -296,7 +308,7 @@ def _leave(rank: _Rank) -> None:
 
 def _gathered(mine: dict[str, Any], rank: _Rank) -> list[dict[str, Any]]:
     """`mine` of all ranks, in order."""
-    if rank.world_size == 1:
+    if rank.world_size == 1 or one_rank.is_alone():
         return [mine]
     import torch.distributed as dist
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ascend_perf import manifest as manifests
-from ascend_perf.bench import collected, command
+from ascend_perf.bench import collected, command, virtual
 from ascend_perf.bench.folder import RunFolder
 from ascend_perf.bench.watch import Watch
 from ascend_perf.collectors import (
@@ -31,6 +31,7 @@ from ascend_perf.collectors import (
     in_process,
     msprof,
     npu_analysis,
+    step_marks,
     telemetry,
 )
 from ascend_perf.collectors.collect_plan import SETTINGS_FILE, CollectRequest, Here, Plan, facts_here, make_plan
@@ -85,6 +86,7 @@ def name_of(words: Sequence[str]) -> str:
 
 def collect(
     request: CollectRequest, *, folder: Path | None = None, force: bool = False, here: Here | None = None,
+    job: virtual.Job | None = None, snapshot: Path | None = None,
     on_notice: Callable[[str], None] = lambda text: None,
 ) -> Collected:  # fmt: skip
     """Run the command to its end, then export and analyze what was recorded.
@@ -94,6 +96,8 @@ def collect(
         folder: the run directory; None makes runs/collect-<program>-<timestamp>.
         force: replace a run directory that is there.
         here: facts about this machine; None: they are gathered.
+        job: the command runs on virtual NPUs.
+        snapshot: with `job`, file for the operators of a step before recording begins.
         on_notice: told what to know before and while it runs.
 
     Raises:
@@ -102,6 +106,8 @@ def collect(
     """
     now = datetime.now().astimezone()
     here = facts_here() if here is None else here
+    if job is not None:
+        here = virtual.facts_with(here, job)
     where = RunFolder(folder or default_folder(request.command or ("command",), now), force)
     umask = os.umask(0o022)
     os.umask(umask)
@@ -111,7 +117,7 @@ def collect(
     for text in ((f"collector: {plan.collector} ({plan.why})",) if plan.why else ()) + plan.notes:
         on_notice(text)
     with where:
-        attempt = _Attempt(request, plan, here, now, where.path.resolve(), on_notice)
+        attempt = _Attempt(request, plan, here, now, where.path.resolve(), on_notice, job, snapshot)
         attempt.prepare(umask)
         try:
             attempt.run()
@@ -149,13 +155,15 @@ class _Attempt:
 
     def __init__(
         self, request: CollectRequest, plan: Plan, here: Here, now: datetime, folder: Path,
-        on_notice: Callable[[str], None],
+        on_notice: Callable[[str], None], job: virtual.Job | None = None, snapshot: Path | None = None,
     ) -> None:  # fmt: skip
         self._request, self._plan, self._here, self._now, self._folder = request, plan, here, now, folder
         self._on_notice = on_notice
         self._told = folder / in_process.TOLD_FOLDER
         self._trace = folder / in_process.TRACE_FOLDER
         self._environment = plan.environment(here.variables)
+        self._job, self._snapshot = job, snapshot
+        self._virtual: virtual.VirtualDevices | None = None
         self._ended: command.Ended | None = None
         self._processes: list[collected.Process] = []
         self._notes: list[str] = list(plan.notes)
@@ -185,6 +193,14 @@ class _Attempt:
         self._stopped = "`ascend-perf collect` was ended before the command was (killed?)"
         manifests.write_manifest(self._folder, self.manifest())
         self._stopped = ""
+        if self._job is not None:
+            self._virtual = virtual.VirtualDevices(
+                self._job, self._folder, say=self._on_notice, python=virtual.python_of(self._request.command)
+            )
+            self._environment = self._virtual.environment(self._environment)
+            if self._snapshot is not None:
+                self._environment[step_marks.VARIABLE] = "1"
+            self._notes.append(virtual.SIMULATED.en)
 
     # ---- the command -------------------------------------------------------------------------------------------------
 
@@ -193,7 +209,7 @@ class _Attempt:
         is_msprof = self._plan.collector == "msprof"
         self._began_ns = time.time_ns()
         with ExitStack() as stack:
-            watch = Watch(self._plan.collector, self._told, stack, self.tick_disk)
+            watch = Watch(self._plan.collector, self._told, stack, self.tick_disk, has_devices=self._job is None)
             self._ended = command.run_command(
                 self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof,
                 umask=0o027 if is_msprof else -1,
@@ -314,6 +330,8 @@ class _Attempt:
         settings = self._plan.settings
         assert settings is not None
         self._processes = collected.processes_of(self._told)
+        if self._virtual is not None:
+            self._export(self._virtual)
         self._parse_npu()
         self._notes += collected.notes_of(self._processes)
         if not any(self._trace.iterdir()) and not self._problem:
@@ -323,6 +341,16 @@ class _Attempt:
                 self._problem = masked(problem)
             else:
                 self._notes.append(masked(problem))
+
+    def _export(self, devices: virtual.VirtualDevices) -> None:
+        """Make profiles and the snapshot of what the virtual devices recorded."""
+        self._on_notice("making the profile of the virtual NPU")
+        records = devices.records()
+        self._notes += devices.export(self._trace, records)
+        if self._snapshot is not None:
+            self._notes += virtual.write_snapshot(
+                self._snapshot, records, workload=name_of(self._request.command), facts=devices.versions
+            )  # fmt: skip
 
     def _parse_npu(self) -> None:
         """Parse raw data of torch_npu: one process each, at most half the cores at once."""
@@ -403,6 +431,11 @@ class _Attempt:
             return [(self._began_ns, "profiled")]
         return next((one.phases for one in self._processes if one.phases), [])
 
+    def _device_words(self) -> tuple[str, ...]:
+        if self._job is None:
+            return "--with", self._plan.collector
+        return "--device", virtual.DEVICE, *virtual.words_of(self._job.settings)
+
     def manifest(self) -> Manifest:
         """The manifest of what is known now."""
         request, plan = self._request, self._plan
@@ -421,6 +454,10 @@ class _Attempt:
         if kind == "cpu":
             seen = devices.cpu()
             facts = {"index": 0, "name": seen.name, "memory_bytes": seen.memory_bytes, "cores": seen.cores}
+        if self._job is not None:
+            settings = self._job.settings
+            facts |= {"name": settings.device_name, "world_size": settings.world_size}
+            facts |= virtual.facts_of(self._job)
         recorded = [one for one in self._processes if one.written]
         if recorded:
             facts["recorded_ranks"] = len({one.rank for one in recorded})
@@ -429,7 +466,7 @@ class _Attempt:
             preset=request.level,
             device=kind,
             device_facts=facts,
-            data_origin="measured",
+            data_origin="measured" if self._job is None else "simulated",
             created=self._now.isoformat(timespec="seconds"),
             config={
                 "collector": plan.collector, "level": request.level, "exit_code": self.code,
@@ -441,7 +478,7 @@ class _Attempt:
                 "delay_s": request.delay_s, "duration_s": request.duration_s,
                 "storage_limit_bytes": request.storage_limit_bytes,
             },
-            command=("ascend-perf", "collect", "--with", plan.collector, "--level", request.level, "--",
+            command=("ascend-perf", "collect", *self._device_words(), "--level", request.level, "--",
                      *_masked_command(request.command)),
             versions={
                 **versions(), **({"cann": self._here.cann_version} if self._here.cann_version else {}),
@@ -455,6 +492,7 @@ class _Attempt:
                 **({"trace": tuple(f"{in_process.TRACE_FOLDER}/{name}" for name in traces)} if traces else {}),
                 **({"telemetry": (TELEMETRY_FILE,)} if self._samples else {}),
                 **({"device_telemetry": (device_telemetry.FILE_NAME,)} if self._device_samples else {}),
+                **({"record": self._virtual.files()} if self._virtual else {}),
                 "collected": (f"{in_process.TOLD_FOLDER}/{COLLECTED_FILE}",),
             },
             notes=tuple(dict.fromkeys(self._notes)),

@@ -194,7 +194,7 @@ class _Lines:
 
 def _command(folder: Path, ranks: Ranks) -> list[str]:
     child = ["-m", "ascend_perf.bench.child", str(folder)]
-    if ranks.world_size == 1:
+    if ranks.world_size == 1:  # also one that stands for all ranks of a larger job
         return [sys.executable, *child]
     if ranks.nodes == 1:
         where = ["--standalone", "--nnodes", "1"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ascend_perf import manifest as manifests
-from ascend_perf.bench import before, failures, figures, results, series
+from ascend_perf.bench import before, failures, figures, results, series, virtual
 from ascend_perf.bench import prediction as predictions
 from ascend_perf.bench.child import CHECKPOINT_FOLDER
 from ascend_perf.bench.folder import RunFolder
@@ -28,11 +28,14 @@ from ascend_perf.bench.samplers import Samplers
 from ascend_perf.bench.traffic import busiest
 from ascend_perf.collectors import device_telemetry, devices, energy, telemetry
 from ascend_perf.collectors.environment import masked
-from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Terminated, UsageError
+from ascend_perf.errors import AscendPerfError, InputError, Interrupted, MachineError, Terminated, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
 from ascend_perf.workloads._model_config import read_config
+
+if TYPE_CHECKING:
+    from ascend_perf.collectors.virtual_npu.record import Record
 
 TRACE_FOLDER: Final = "trace"
 TELEMETRY_FILE: Final = "telemetry.csv"
@@ -62,18 +65,29 @@ class Request:
     """`KEY=VALUE` for the processes; they win over the preset's."""
     npu_exporter: str | None = None
     """Address of an npu-exporter that is asked instead of npu-smi."""
+    virtual: virtual.Job | None = None
+    """The job on virtual NPUs; `device` is then `virtual-npu`, `ranks` the processes that run."""
+    snapshot: Path | None = None
+    """File for the operators of a measured step; on virtual NPUs only."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, those among them for which another stands."""
+        return self.ranks.world_size if self.virtual is None else self.virtual.settings.world_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
     """Progress: a phase begins (`steps` 0 where it has none), the device has been chosen, or something is to be told:
-    a `forecast` before the run, a `warning`, or the `folder` of a run that did not come to its end."""
+    a `forecast` before the run, a `warning`, a `line` about the set-up, or the `folder` of a run that did not come to
+    its end."""
 
     phase: str
     steps: int = 0
     device: devices.SeenDevice | None = None
     forecast: Forecast | None = None
     warning: Words | None = None
+    line: str | None = None
     folder: Path | None = None
 
 
@@ -138,6 +152,7 @@ class _Attempt:
         self._costs: tuple[telemetry.Cost, ...] = ()
         self._notes: list[str] = []
         self._files: dict[str, tuple[str, ...]] = {}
+        self._virtual: virtual.VirtualDevices | None = None
 
     def run(self) -> None:
         """Check, start, hear, and write what was measured.
@@ -158,7 +173,7 @@ class _Attempt:
             for note in model.notes:
                 self._warn(note)
         self._settings = settings = self._workload.settings(request.preset, request.overrides, between=between)
-        self._prediction = predictions.predicted(self._workload, settings, request.ranks.world_size)
+        self._prediction = predictions.predicted(self._workload, settings, request.world_size)
         data, resume = _checked_path(request.data, "--data"), _checkpoint_of(request.resume)
         before.check_packages(self._workload)
         preset = self._workload.presets()[request.preset]
@@ -167,13 +182,18 @@ class _Attempt:
         )
         for doubt in doubts:
             self._warn(doubt)
+        if request.virtual is not None:
+            if request.save_checkpoint or resume is not None:
+                raise UsageError("a virtual NPU has no state to save or go on from", hint=virtual.NO_VALUES)
+            self._virtual = virtual.VirtualDevices(request.virtual, self._folder, say=self._say)
+            environment = self._virtual.environment(environment)
         (self._folder / TRACE_FOLDER).mkdir()
         body = {
             "workload": request.workload,
             "settings": settings.as_dict(),
-            "device": request.device,
+            "device": request.device if self._virtual is None else "npu",
             "with_stack": request.with_stack,
-            "world_size": request.ranks.world_size,
+            "world_size": request.world_size,
             "folder": str(self._folder.resolve()),
             "trace_folder": TRACE_FOLDER,
             "data": data,
@@ -183,7 +203,7 @@ class _Attempt:
         self._on_notice(Notice(phase="start"))
         with ExitStack() as stack:
             meter = stack.enter_context(energy.PackageMeter())
-            sampling = _Sampling(stack, request.npu_exporter)
+            sampling = _Sampling(stack, request.npu_exporter, has_devices=self._virtual is None)
 
             def on_message(message: Message) -> None:
                 sampling.hear(message)
@@ -192,23 +212,39 @@ class _Attempt:
             heard = run_job(body, request.ranks, environment, on_message)
         self._keep(heard, sampling, meter, environment)
         if (error := failures.error_of(heard, request.ranks)) is not None:
-            raise error
+            raise error if self._virtual is None else self._explained(error)
 
     def _tell(self, message: Message) -> None:
         if message["event"] == "phase":
             self._on_notice(Notice(phase=message["phase"], steps=message["steps"]))
         elif message["event"] == "device":
             device = devices.SeenDevice(**message["device"])
+            if self._virtual is not None:
+                device = self._virtual.name(device)
             self._on_notice(Notice(phase="device", device=device))
             if self._prediction is not None:
                 ranks = self._request.ranks
                 forecast = Forecast(
-                    prediction=self._prediction, world_size=ranks.world_size, device_bytes=device.memory_bytes,
+                    prediction=self._prediction, world_size=self._request.world_size, device_bytes=device.memory_bytes,
                     sharing_ranks=ranks.per_node if device.type == "cpu" else 1,
                 )  # fmt: skip
                 self._on_notice(Notice(phase="forecast", forecast=forecast))
                 if forecast.is_too_large:
                     self._warn(predictions.warning_of(forecast))
+
+    def _say(self, line: str) -> None:
+        self._on_notice(Notice(phase="set-up", line=line))
+
+    def _explained(self, error: Exception) -> Exception:
+        """An error with what would fit, where the memory of the virtual device was too small."""
+        assert self._virtual is not None and self._settings is not None
+        if not isinstance(error, MachineError) or "out of memory" not in error.what:
+            return error
+        there, world = self._virtual.settings.memory_bytes, self._request.world_size
+        choices = virtual.choices_that_fit(self._workload, self._settings, world, there)
+        words = virtual.fitting_words(choices, world, there)
+        self._notes.append(words)
+        return MachineError(error.what, hint=words)
 
     def _warn(self, warning: Words) -> None:
         self._notes.append(warning.en)
@@ -219,6 +255,14 @@ class _Attempt:
     ) -> None:
         """Write all parts of the run directory but the manifest."""
         said = self._said = said_of(heard)
+        if self._virtual is not None:
+            records = self._virtual.records()
+            said = self._said = virtual.completed(said, records, self._virtual.settings.clock)
+            self._notes += [virtual.SIMULATED.en, virtual.NO_VALUES]
+            if said.ranks:
+                self._notes += self._virtual.export(self._folder / TRACE_FOLDER, records)
+                self._notes += self._snapshot_of(records)
+            self._files["record"] = self._virtual.files()
         self._notes += said.problems
         traces = sorted(path.name for path in (self._folder / TRACE_FOLDER).iterdir())
         if traces:
@@ -258,7 +302,18 @@ class _Attempt:
         if (self._folder / results.FOLDER).is_dir():
             left = sorted(path.name for path in (self._folder / results.FOLDER).iterdir())
             self._files["results"] = tuple(f"{results.FOLDER}/{name}" for name in left)
-        self._energy = self._energy_of(meter, device_samples, environment) if said.ranks else None
+        if said.ranks and self._virtual is None:
+            self._energy = self._energy_of(meter, device_samples, environment)
+
+    def _snapshot_of(self, records: Sequence[Record]) -> tuple[str, ...]:
+        request, settings = self._request, self._settings
+        if request.snapshot is None or self._virtual is None or settings is None:
+            return ()
+        return virtual.write_snapshot(
+            request.snapshot, records, workload=request.workload, preset=request.preset, facts=self._virtual.versions,
+            # How often steps are measured does not change one.
+            config={**_spec.values_of(settings.config), "seed": settings.plan.seed},
+        )  # fmt: skip
 
     def _energy_of(
         self, meter: energy.PackageMeter, samples: Sequence[device_telemetry.DeviceSample],
@@ -299,7 +354,7 @@ class _Attempt:
         """The manifest of what is known now."""
         request, said = self._request, self._said
         metrics, notes = figures.all_metrics(
-            said, world_size=request.ranks.world_size, prediction=self._prediction, energy=self._energy
+            said, world_size=request.world_size, prediction=self._prediction, energy=self._energy
         )
         if status != "complete":
             notes = (*notes, *self._lacking())
@@ -307,9 +362,9 @@ class _Attempt:
         return Manifest(
             workload=request.workload,
             preset=request.preset,
-            device=request.device if device is None else device.type,
+            device="npu" if request.virtual else request.device if device is None else device.type,
             device_facts=self._facts(),
-            data_origin="measured",
+            data_origin="measured" if request.virtual is None else "simulated",
             created=self._now.isoformat(timespec="seconds"),
             config={} if self._settings is None else self._settings.as_dict(),
             command=command_of(request),
@@ -336,11 +391,13 @@ class _Attempt:
                 "index": said.device.index, "name": said.device.name, "memory_bytes": said.device.memory_bytes,
                 "cores": said.device.cores,
             }  # fmt: skip
+        if (job := self._request.virtual) is not None:
+            facts |= {"name": job.settings.device_name, **virtual.facts_of(job)}
         if said.threads is not None:
             facts["host_threads"] = said.threads
         if said.program is not None:
             facts["dtype"] = said.program["dtype"]
-        return {**facts, "world_size": ranks.world_size, "nodes": ranks.nodes, "node_rank": ranks.node_rank}
+        return {**facts, "world_size": self._request.world_size, "nodes": ranks.nodes, "node_rank": ranks.node_rank}
 
     def _lacking(self) -> list[str]:
         """What a run that did not come to its end lacks."""
@@ -361,8 +418,9 @@ class _Attempt:
 class _Sampling:
     """Telemetry of the first rank, from its first word on, and of the devices once their kind is known."""
 
-    def __init__(self, stack: ExitStack, npu_exporter: str | None = None) -> None:
+    def __init__(self, stack: ExitStack, npu_exporter: str | None = None, *, has_devices: bool = True) -> None:
         self.samplers = Samplers(stack)
+        self._has_devices = has_devices
         self._npu_exporter = npu_exporter
 
     def hear(self, message: Message) -> None:
@@ -372,7 +430,7 @@ class _Sampling:
 
             with suppress(psutil.Error):  # it has ended already
                 self.samplers.sample_process(message["pid"])
-        elif message["event"] == "device" and not self.samplers.has_devices:
+        elif message["event"] == "device" and self._has_devices and not self.samplers.has_devices:
             self.samplers.sample_devices(message["device"]["type"], exporter=self._npu_exporter)
         elif message["event"] == "phase":
             self.samplers.go_on(message["phase"])
@@ -442,6 +500,8 @@ def command_of(request: Request) -> tuple[str, ...]:
     for text in request.variables:
         words += ["--env", masked(text)]
     ranks = request.ranks
+    if request.virtual is not None:
+        words += virtual.words_of(request.virtual.settings)
     if ranks.world_size > 1:
         words += ["--nproc", str(ranks.per_node)]
     if ranks.nodes > 1:

@@ -23,21 +23,26 @@ _SHELLS: Final = frozenset({"sh", "bash", "dash"})
 class Watch:
     """Samples the first recorded process and the devices from when they are known; asks for a look at the disk."""
 
-    def __init__(self, collector: Collector, told: Path, stack: ExitStack, look_at_disk: Callable[[], None]) -> None:
+    def __init__(
+        self, collector: Collector, told: Path, stack: ExitStack, look_at_disk: Callable[[], None], *,
+        has_devices: bool = True,
+    ) -> None:  # fmt: skip
         """
         Args:
             collector: what records the command.
             told: folder of what its processes tell.
             stack: ends the samplers.
             look_at_disk: called about every second.
+            has_devices: there are devices to look at, not virtual ones.
         """
         self._is_msprof, self._told, self._look_at_disk = collector == "msprof", told, look_at_disk
         self.samplers = Samplers(stack)
         self._processes: list[collected.Process] = []
         self._ticks = 0
+        self._has_devices = has_devices
         self.idle_bytes: dict[str, int] = {}
         """Memory of NPUs in use before the command starts, by device."""
-        if collector != "torch":
+        if has_devices and collector != "torch":
             self.idle_bytes = _idle_memory.in_use(Machine())
             self.samplers.sample_devices("npu")
 
@@ -48,10 +53,12 @@ class Watch:
             self._look_at_disk()
         if self._ticks % HEAR_EVERY:
             return
-        if not self._is_msprof and not (self.samplers.has_process and self.samplers.has_devices):
+        if not self._is_msprof and not (
+            self.samplers.has_process and (self.samplers.has_devices or not self._has_devices)
+        ):  # fmt: skip
             self._processes = collected.processes_of(self._told)
             device = next((one.device for one in self._processes if one.device), "")
-            if device and not self.samplers.has_devices:
+            if device and self._has_devices and not self.samplers.has_devices:
                 self.samplers.sample_devices("cuda" if device.startswith("cuda") else "cpu")
         if not self.samplers.has_process and telemetry.is_available():
             import psutil

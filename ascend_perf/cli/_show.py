@@ -79,6 +79,10 @@ def progress(lang: Literal["en", "zh"] = "en") -> Iterator[Callable[[Notice], No
                 click.echo(forecast_words(notice.forecast, lang), err=True)
             elif notice.warning is not None:
                 click.echo(f"ascend-perf: {notice.warning.zh if lang == 'zh' else notice.warning.en}", err=True)
+            elif notice.line is not None:
+                from ascend_perf.reports.phrases import spoken
+
+                click.echo(f"ascend-perf: {spoken(notice.line, lang)}", err=True)
             elif notice.folder is not None:
                 click.echo(f"ascend-perf: {_FORECAST[lang]['left'].format(notice.folder)}", err=True)
             elif notice.phase in _PHASES:
@@ -153,6 +157,8 @@ def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
 
     rate = next((metric for metric in manifest.metrics if metric.unit == "items_per_s"), None)
     lines = [f"{manifest.workload} {manifest.preset} · {manifest.device} · {manifest.device_facts.get('name')}"]
+    if manifest.data_origin == "simulated":
+        lines[0] += f" · {words['simulated']}"
     if manifest.status != "complete":
         lines[0] += f" · {words[manifest.status]}"
     if rate is not None and rate.value is not None:
@@ -203,6 +209,7 @@ _SUMMARY: Final = {
         "energy": "  energy       {} over the measured steps, {} on average, {}",
         "own": "  figures      {}",
         "per_device": "{} on {} devices, {} on each",
+        "simulated": "SIMULATED",
         "failed": "failed",
         "interrupted": "interrupted",
         "profiler": "  profiler     {}; the figures above are without it",
@@ -224,6 +231,7 @@ _SUMMARY: Final = {
         "energy": "  能耗        计时步共 {}，平均 {}，{}",
         "own": "  结果        {}",
         "per_device": "{}（{} 卡，每卡 {}）",
+        "simulated": "仿真数据",
         "failed": "失败",
         "interrupted": "已中断",
         "profiler": "  采集开销    {}；以上数据均在未采集时测得",

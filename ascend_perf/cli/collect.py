@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ascend_perf.cli import _show
+from ascend_perf.cli import _show, _virtual
 from ascend_perf.errors import AscendPerfError, UsageError
 
 if TYPE_CHECKING:
+    from ascend_perf.bench.virtual import Job
     from ascend_perf.collectors.collect_plan import Plan
 
 
@@ -58,7 +59,19 @@ if TYPE_CHECKING:
     help="What a step is: of the optimizer, a batch of a DataLoader, a call of ascend_perf.hooks.step(); process: "
     "record from start to end.  [default: auto, the first that there is]",
 )
-@click.option("--soc", metavar="NAME", help="msprof: the chip, such as Ascend910B2: its counters are checked.")
+@click.option(
+    "--device", type=click.Choice(["here", _virtual.DEVICE]), default="here", show_default=True,
+    help="virtual-npu: the program finds NPUs that are none: torch_npu runs, kernels do not.",
+)
+@_virtual.options(soc=False)
+@click.option(
+    "--snapshot", type=click.Path(path_type=Path), metavar="FILE",
+    help="virtual-npu: write the operators of a step before recording begins as text.",
+)
+@click.option(
+    "--soc", metavar="NAME",
+    help="msprof: the chip, such as Ascend910B2: its counters are checked; virtual-npu: the chip.",
+)
 @click.option("--python", metavar="PATH", help="msprof: Python of its parser.  [default: python3]")
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path),
@@ -86,7 +99,16 @@ def command(
     wait: int | None,
     repeat: int | None,
     step_of: Literal["auto", "optimizer", "data", "calls", "process"] | None,
+    device: str,
     soc: str | None,
+    world_size: int | None,
+    ranks_per_node: int | None,
+    hbm: str | None,
+    link_speed: str | None,
+    node_link_speed: str | None,
+    clock: Literal["wall", "modelled"] | None,
+    wheel: Path | None,
+    snapshot: Path | None,
     python: str | None,
     folder: Path | None,
     force: bool,
@@ -103,6 +125,7 @@ def command(
     ascend-perf collect -- python train.py
     ascend-perf collect --steps 5 --ranks 0 -- torchrun --nproc-per-node 8 train.py
     ascend-perf collect --with msprof --option aic-metrics=Memory --dry-run -- bash run.sh
+    ascend-perf collect --device virtual-npu --world-size 64 -- python train.py
     """
     from datetime import datetime
 
@@ -110,6 +133,19 @@ def command(
     from ascend_perf.collectors.collect_plan import CollectRequest, facts_here, make_plan
 
     chosen_formats = _show.formats_of(formats)
+    given = _virtual.Options(
+        soc=soc, world_size=world_size, ranks_per_node=ranks_per_node, hbm=hbm, link_speed=link_speed,
+        node_link_speed=node_link_speed, clock=clock, wheel=wheel,
+    )  # fmt: skip
+    job = None
+    if device == _virtual.DEVICE:
+        if collector not in ("auto", "torch-npu"):
+            raise UsageError(f"--with {collector} does not know virtual NPUs", hint="leave --with out")
+        collector, soc, job = "torch-npu", None, _job(given, words)
+    else:
+        given.refuse(but=("soc",))
+        if snapshot is not None:
+            raise UsageError("--snapshot is of virtual NPUs only", hint=f"add --device {_virtual.DEVICE}")
     request = CollectRequest(
         command=words, collector=collector, level=level, options=dict(_assigned(text) for text in options),
         storage_limit_bytes=None if storage_limit is None else size_bytes(storage_limit), delay_s=delay,
@@ -118,7 +154,12 @@ def command(
     )  # fmt: skip
     if dry_run:
         target = folder or default_folder(words or ("command",), datetime.now().astimezone())
-        click.echo(plan_words(make_plan(request, facts_here(), target.resolve())))
+        here = facts_here()
+        if job is not None:
+            from ascend_perf.bench.virtual import facts_with
+
+            here = facts_with(here, job)
+        click.echo(plan_words(make_plan(request, here, target.resolve())))
         return
     told: set[str] = set()
 
@@ -127,7 +168,7 @@ def command(
             told.add(text)
             click.echo(f"ascend-perf: {_said(text, lang)}", err=True)
 
-    done = collect(request, folder=folder, force=force, on_notice=tell)
+    done = collect(request, folder=folder, force=force, job=job, snapshot=snapshot, on_notice=tell)
     manifest = done.manifest
     for note in manifest.notes:
         tell(note)
@@ -138,6 +179,14 @@ def command(
     else:
         click.echo(str(done.folder))
     raise click.exceptions.Exit(done.code)
+
+
+def _job(given: _virtual.Options, words: tuple[str, ...]) -> Job:
+    """The job of the command: a launcher's processes are its ranks, else one process stands for all."""
+    from ascend_perf.bench.virtual import job_of, launched
+
+    settings = given.settings()
+    return job_of(settings, launched(words), 1)
 
 
 def _report(folder: Path, formats: tuple[str, ...], lang: Literal["en", "zh"]) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from ascend_perf.cli import _show
+from ascend_perf.cli import _show, _virtual
 from ascend_perf.errors import UsageError
 
 
@@ -17,10 +17,16 @@ from ascend_perf.errors import UsageError
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting; may be repeated.")
 @click.option(
     "--device",
-    type=click.Choice(["auto", "npu", "cuda", "cpu"]),
+    type=click.Choice(["auto", "npu", "cuda", "cpu", _virtual.DEVICE]),
     default="auto",
     show_default=True,
-    help="auto takes the first that is there of npu, cuda, cpu.",
+    help="auto takes the first that is there of npu, cuda, cpu; virtual-npu needs none: torch_npu runs, kernels do "
+    "not.",
+)
+@_virtual.options()
+@click.option(
+    "--snapshot", type=click.Path(path_type=Path), metavar="FILE",
+    help="virtual-npu: write the operators of a measured step as text, for `ascend-perf diff-snapshot` and `gate`.",
 )
 @click.option(
     "--nproc", type=click.IntRange(min=1), help="Processes on this machine.  [default: 1; comm-bench: 2]"
@@ -72,6 +78,15 @@ def command(
     preset: str,
     overrides: tuple[str, ...],
     device: str,
+    soc: str | None,
+    world_size: int | None,
+    ranks_per_node: int | None,
+    hbm: str | None,
+    link_speed: str | None,
+    node_link_speed: str | None,
+    clock: Literal["wall", "modelled"] | None,
+    wheel: Path | None,
+    snapshot: Path | None,
     nproc: int | None,
     nnodes: int,
     node_rank: int,
@@ -100,6 +115,7 @@ def command(
     ascend-perf run llm-pretrain
     ascend-perf run resnet50-infer --preset small --set batch=16 --device cuda
     ascend-perf run llm-pretrain --nproc 2 --set tensor_ranks=2
+    ascend-perf run llm-pretrain --preset 7b --device virtual-npu --world-size 64
     """
     from ascend_perf.bench.launch import Ranks, Request, launch
     from ascend_perf.workloads._spec import find_workload
@@ -107,6 +123,20 @@ def command(
     chosen_formats = _show.formats_of(formats)
     if node_rank >= nnodes:
         raise UsageError(f"--node-rank {node_rank} of --nnodes {nnodes}", hint="machines are numbered from 0")
+    given = _virtual.Options(
+        soc=soc, world_size=world_size, ranks_per_node=ranks_per_node, hbm=hbm, link_speed=link_speed,
+        node_link_speed=node_link_speed, clock=clock, wheel=wheel,
+    )  # fmt: skip
+    job = None
+    if device == _virtual.DEVICE:
+        from ascend_perf.bench.virtual import job_of
+
+        job = job_of(given.settings(), nproc, nnodes, find_workload(workload).min_ranks)
+        nproc = job.processes
+    else:
+        given.refuse()
+        if snapshot is not None:
+            raise UsageError("--snapshot is of virtual NPUs only", hint="`ascend-perf snapshot` needs no device")
     ranks = Ranks(
         per_node=find_workload(workload).min_ranks if nproc is None else nproc,
         nodes=nnodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
@@ -114,7 +144,7 @@ def command(
     request = Request(
         workload=workload, preset=preset, overrides=overrides, device=device, with_stack=with_stack, ranks=ranks,
         data=data, model_config=model_config, save_checkpoint=save_checkpoint, resume=resume, variables=variables,
-        npu_exporter=npu_exporter,
+        npu_exporter=npu_exporter, virtual=job, snapshot=snapshot,
     )  # fmt: skip
     with _show.progress(lang) as on_notice:
         where, manifest = launch(request, folder=folder, force=force, on_notice=on_notice)

@@ -116,6 +116,7 @@
     document.title = AP.t("compare.title") + " · " + AP.data.label.slice(0, 200) + " · ascend-perf";
     app.replaceChildren(
       h("a", { class: "skip", href: "#verdict" }, AP.t("ui.skip")),
+      AP.banner(),
       top(),
       h("div", { class: "frame" }, nav(), h("main", { id: "main" }, verdict(), bars(), AP.data.sections.map(section))));
     window.scrollTo(0, y);

@@ -37,6 +37,13 @@ const AP = {};
     return name in AP.data.words[AP.state.lang];
   };
 
+  /** The band over a page of simulated data: it stays in view, and stands on every printed page. */
+  AP.banner = function () {
+    if (AP.data.origin !== "simulated") return document.createDocumentFragment();
+    return AP.h("aside", { class: "simulated-banner", "aria-label": AP.t("origin.simulated") },
+      AP.h("strong", null, AP.t("origin.simulated")), AP.h("span", null, AP.t("ui.colon") + AP.t("origin.banner")));
+  };
+
   /** A text of the document: a string, or [English, Chinese]. */
   AP.w = function (text) {
     if (text === null || text === undefined) return "";

@@ -112,6 +112,7 @@
     app.style.minHeight = held + "px";
     app.replaceChildren(
       h("a", { class: "skip", href: "#verdict" }, AP.t("ui.skip")),
+      AP.banner(),
       top(),
       h("div", { class: "frame" }, nav(),
         h("main", { id: "main" },
