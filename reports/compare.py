@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from ascend_perf import __version__
 from ascend_perf.model.comparison import Comparison, SideFacts, StepBar
-from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
+from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
 from ascend_perf.reports.catalogue import catalogue
 from ascend_perf.reports.html import embedded
 from ascend_perf.reports.page import PHRASE_COLUMNS, SAID_AS, table_document
@@ -107,6 +107,16 @@ def _identity(comparison: Comparison) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
+def titled(comparison: Comparison, title: Words) -> Words:
+    """The title of a table or a figure, which says that its figures are simulated as soon as those of one side are."""
+    if comparison.origin != "simulated":
+        return title
+    sides = [side.letter for side in comparison.sides if side.origin == "simulated"]
+    if len(sides) == len(comparison.sides):
+        return Words(f"{title.en} (simulated)", f"{title.zh}（仿真）")
+    return Words(f"{title.en} ({', '.join(sides)} simulated)", f"{title.zh}（{'、'.join(sides)} 为仿真）")
+
+
 def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
     """What the page draws."""
     tables: list[Json] = []
@@ -120,7 +130,7 @@ def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
                 made["cut"] = len(table)
             places.append(len(tables))
             tables.append(made)
-        sections.append({"key": section.key, "title": pair(section.title), "tables": places})
+        sections.append({"key": section.key, "title": pair(titled(comparison, section.title)), "tables": places})
     return {
         "lang": lang, "id": _identity(comparison), "focus": None, "label": _label(comparison),
         "generator": f"ascend-perf {__version__}", "origin": comparison.origin,
@@ -165,9 +175,10 @@ def markdown_text(comparison: Comparison, lang: Lang, *, rows: int = MAX_MARKDOW
         lines += ["", f"## {texts['compare.points']}", ""]
         lines += [f"- {markdown(said(point, lang))}" for point in comparison.points]
     if comparison.bars:
-        lines += ["", f"## {texts['compare.steps']}", "", *_split_lines(comparison.bars, lang)]
+        steps = titled(comparison, Words(*(catalogue(one)["compare.steps"] for one in ("en", "zh"))))
+        lines += ["", f"## {said(steps, lang)}", "", *_split_lines(comparison.bars, lang)]
     for section in comparison.sections:
-        lines += ["", f"## {markdown(said(section.title, lang))}", ""]
+        lines += ["", f"## {markdown(said(titled(comparison, section.title), lang))}", ""]
         for table in section.tables:
             lines += [*_table_lines(table, lang, rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -177,7 +188,10 @@ def _side_line(side: SideFacts, is_base: bool, lang: Lang) -> str:
     texts = catalogue(lang)
     facts = [f"{said(label, lang)} {said(value, lang)}" for label, value in side.facts]
     base = f" ({texts['compare.baseline']})" if is_base else ""
-    what = [texts[f"compare.kind_{side.kind}"], side.device or "—", f"{texts['compare.cards']} {side.cards}", *facts]
+    kind = texts[f"compare.kind_{side.kind}"]
+    if side.origin == "simulated":
+        kind += f" · {texts['origin.simulated']}"
+    what = [kind, side.device or "—", f"{texts['compare.cards']} {side.cards}", *facts]
     return f"- **{side.letter}**{base}{texts['ui.colon']}{markdown(side.label)} — {markdown(', '.join(what))}"
 
 

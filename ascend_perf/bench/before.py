@@ -10,6 +10,7 @@ from pathlib import Path
 from ascend_perf.bench.job import Ranks
 from ascend_perf.collectors import devices
 from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES, masked
+from ascend_perf.collectors.virtual_npu.environment import VARIABLE as VIRTUAL
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.workloads import _spec
@@ -89,6 +90,19 @@ def _checked(variables: Mapping[str, str], given: Mapping[str, str], kind: str) 
     return tuple(problem.words for problem in refuse_wrong({**told, **given}, kind))
 
 
+def refuse_virtual(variables: Mapping[str, str]) -> None:
+    """Refuse to measure on virtual devices that the shell has set up by itself: nobody would see that they are.
+
+    Raises:
+        UsageError: its variable is set.
+    """
+    if variables.get(VIRTUAL):
+        raise UsageError(
+            f"{VIRTUAL} is set: NPUs are virtual in this shell, and a run would pass for a measured one",
+            hint="unset it; --device virtual-npu sets all that it needs itself",
+        )
+
+
 def _back_end(requested: str, *, needs_kind: bool) -> tuple[dict[str, str], str | None]:
     """Our variables, without automatic back ends when they are not wanted or cannot be loaded; and the kind of device
     where it is known.
@@ -96,11 +110,13 @@ def _back_end(requested: str, *, needs_kind: bool) -> tuple[dict[str, str], str 
     With torch_npu installed but CANN absent, `import torch` fails. A run on another device must not die of that.
 
     Raises:
+        UsageError: the shell has set up virtual devices by itself.
         MachineError: two profilers would share the device, or an NPU was asked for and its back end does not load.
     """
     environment = dict(os.environ)
     if requested == "virtual-npu":  # its torch_npu is not the one that is installed here, if any is
         return environment, "npu"
+    refuse_virtual(environment)
     kind = None if requested == "auto" else requested
     if devices.installed_version("torch_npu") is None:
         if kind is None and needs_kind:

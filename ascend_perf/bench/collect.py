@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ascend_perf import manifest as manifests
-from ascend_perf.bench import collected, command, virtual
+from ascend_perf.bench import before, collected, command, virtual
 from ascend_perf.bench.folder import RunFolder
 from ascend_perf.bench.watch import Watch
 from ascend_perf.collectors import (
@@ -106,6 +106,7 @@ def collect(
     """
     now = datetime.now().astimezone()
     here = facts_here() if here is None else here
+    before.refuse_virtual(here.variables)
     if job is not None:
         here = virtual.facts_with(here, job)
     where = RunFolder(folder or default_folder(request.command or ("command",), now), force)

@@ -109,7 +109,7 @@ def _read(path: Path, label: str, progress: Callable[[str], None]) -> Input:
 def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
     """The comparison for a terminal: the answer, what to know, what stands out, the operators that differ most."""
     from ascend_perf.reports.catalogue import catalogue
-    from ascend_perf.reports.compare import cell_text, in_lang, with_units
+    from ascend_perf.reports.compare import cell_text, in_lang, titled, with_units
     from ascend_perf.reports.texts import safe, said
 
     def line(words: str) -> str:
@@ -117,7 +117,11 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
         return re.sub(r"[\t\n\r]+", " ", safe(words))
 
     texts = catalogue(lang)
-    lines = [f"{side.letter}: {safe(side.label)} ({side.device or '—'})" for side in comparison.sides]
+    lines = [
+        f"{side.letter}: {safe(side.label)} ({side.device or '—'})"
+        + (f" · {texts['origin.simulated']}" if side.origin == "simulated" else "")
+        for side in comparison.sides
+    ]
     lines += ["", said(comparison.lead, lang), said(comparison.main, lang)]
     if comparison.origin == "simulated":
         lines.append(f"{texts['md.origin']}{texts['ui.colon']}{texts['origin.simulated']}")
@@ -144,6 +148,6 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
                 [line(cell_text(column, cells[row], lang))[:60] for column, cells in shown]
                 for row in range(min(TERMINAL_ROWS, len(table)))
             ]
-            lines += ["", line(said(section.title, lang)), _show.columns(rows, "  ")]
+            lines += ["", line(said(titled(comparison, section.title), lang)), _show.columns(rows, "  ")]
     # Nor does it matter there what spaces stand before it.
     return re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", "\n".join(lines))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder for gate.json, gate.xml (JUnit), gate.md "
               "(the comment), gate.sarif, gate-codequality.json, gate-gitcode.json.  [default: nothing is written]")
 @click.option("--warn-only", is_flag=True, help="Say everything, but end with 0.")
+@click.option("--simulated", is_flag=True, help="Judge simulated figures too, also against measured ones; each then "
+              "says so.")
 @click.option("--base-variant", metavar="NAME", help="Only benchmarks of this variant of BASE.")
 @click.option("--head-variant", metavar="NAME", help="Only benchmarks of this variant of HEAD.")
 @click.option("--explain/--no-explain", default=True, show_default=True, help="On a regression of times compare the "
@@ -41,6 +43,7 @@ def command(
     policy_file: Path | None,
     out: Path | None,
     warn_only: bool,
+    simulated: bool,
     base_variant: str | None,
     head_variant: str | None,
     explain: bool,
@@ -68,6 +71,8 @@ def command(
     if html_url and not html_url.startswith(("https://", "http://")):
         raise UsageError(f"--html-url must start with https://, got {html_url[:80]!r}")
     policy = Policy() if policy_file is None else read_policy(policy_file)
+    if simulated:
+        policy = replace(policy, simulated=True, mixed=True)
     try:
         verdict = _verdict(base, head, policy, base_variant, head_variant, warn_only, explain)
     except UsageError:

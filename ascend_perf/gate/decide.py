@@ -122,11 +122,11 @@ def _benchmark_rows(
         return [Row(benchmark=name, kind="work", name=kind, outcome="not_comparable", reason=reason,
                     details=tuple(details), simulated=simulated)]  # fmt: skip
 
-    if base.data_origin != head.data_origin:
+    if base.data_origin != head.data_origin and not policy.mixed:
         words = {"measured": "实测", "simulated": "仿真"}
         return stopped("data_origin", Words(
-            f"base is {base.data_origin}, head is {head.data_origin}",
-            f"BASE 为{words[base.data_origin]}，HEAD 为{words[head.data_origin]}",
+            f"base is {base.data_origin}, head is {head.data_origin}; --simulated compares them nevertheless",
+            f"BASE 为{words[base.data_origin]}，HEAD 为{words[head.data_origin]}；如仍需比较：--simulated",
         ))  # fmt: skip
     if simulated and not policy.simulated:
         return stopped("data_origin", Words(

@@ -85,6 +85,8 @@ class Policy:
     timing: bool = True
     op_stream: OpStreamRule = "more"
     simulated: bool = False
+    mixed: bool = False
+    """Simulated against measured figures too; said on the command line only, so that no file lets them slip in."""
     metrics: tuple[Limit, ...] = DEFAULT_METRICS
     counts: tuple[Limit, ...] = DEFAULT_COUNTS
     removed: tuple[str, ...] = ()

@@ -84,7 +84,7 @@
     const scale = Math.max.apply(null, there.map(function (b) { return b.total_ns; }));
     const parts = there[0].parts.map(function (part, i) { return [part, there.map(function (b) { return b.parts[i]; })]; });
     return h("section", { id: "where", class: "part" },
-      h("h2", null, AP.t("compare.steps")),
+      h("h2", null, AP.t("compare.steps") + (AP.data.origin === "simulated" ? " (" + AP.t("origin.simulated") + ")" : "")),
       h("div", { class: "bars" }, there.map(function (b) { return bar(b, scale); })),
       h("p", { class: "note" }, AP.t("compare.steps_note")),
       h("table", { class: "compare-split" },
