@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -48,9 +48,9 @@ class _Cost(ctypes.Structure):
 
 class _Work(ctypes.Structure):
     _fields_ = (
-        ("dtype", ctypes.c_int32), ("flops", ctypes.c_double), ("bytes", ctypes.c_double),
+        ("dtype", ctypes.c_int32), ("flops", ctypes.c_double), ("bytes", ctypes.c_double), ("written", ctypes.c_double),
         ("elements", ctypes.c_double), ("batch", ctypes.c_double), ("m", ctypes.c_double), ("n", ctypes.c_double),
-        ("k", ctypes.c_double), ("pairs", ctypes.c_double), ("both_outer", ctypes.c_int32),
+        ("k", ctypes.c_double), ("pairs", ctypes.c_double), ("extras", ctypes.c_double), ("both_outer", ctypes.c_int32),
         ("kernels", ctypes.c_int32), ("copied", ctypes.c_double),
     )  # fmt: skip
 
@@ -76,12 +76,14 @@ class Work:
     dtype: int = 0
     flops: float = 0.0
     bytes: float = 0.0
+    written: float = 0.0
     elements: float = 0.0
     batch: float = 0.0
     m: float = 0.0
     n: float = 0.0
     k: float = 0.0
     pairs: float = 0.0
+    extras: float = 0.0
     both_outer: bool = False
     kernels: int = 1
     copied: float = 0.0
@@ -103,7 +105,7 @@ class Cost:
 
 @dataclass
 class NativeCost:
-    """cost.c, compiled into a folder that lives as long as this object.
+    """The C files of the model, compiled into a folder that lives as long as this object.
 
     Raises:
         MachineError: there is no C compiler, or it refuses the file.
@@ -119,7 +121,7 @@ class NativeCost:
         self._folder = tempfile.TemporaryDirectory(prefix="vnpu-cost-")
         library = Path(self._folder.name) / "libcost.so"
         command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library),
-                   str(_NATIVE / "cost.c"), "-lm"]  # fmt: skip
+                   *map(str, sorted(_NATIVE.glob("cost*.c"))), "-lm"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise MachineError(f"the cost model does not compile: {done.stderr.strip()[:2000]}")
@@ -141,6 +143,11 @@ class NativeCost:
         problem = self._library.vn_cost_problem()
         if problem:
             raise ValueError(problem.decode())
+
+    def set_class(self, name: str, values: Mapping[str, float]) -> None:
+        """Change some constants of a class that is loaded."""
+        line = "\t".join(["class", name, *(f"{key}={value!r}" for key, value in values.items())])
+        self._library.vn_cost_load_line(ctypes.create_string_buffer(line.encode()))
 
     def kernel(self, operator: str, args: Sequence[Arg]) -> Cost:
         """Time of a call of an operator."""

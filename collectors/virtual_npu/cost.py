@@ -27,7 +27,7 @@ DEFAULT_CLASS: Final = "other"
 
 RULES: Final = (
     "tensors", "matmul", "grouped", "conv", "conv_backward", "attention", "attention_backward", "attention_inference",
-    "gather", "scatter", "scatter_out", "copy",
+    "gather", "scatter", "scatter_out", "scatter_grad", "copy",
 )  # fmt: skip
 """How work follows from arguments; implemented in native/cost.c."""
 _STATUSES: Final = ("measured", "fitted", "assumed")
@@ -188,8 +188,10 @@ def table_lines(
 def _values(model: CostModel, spec: DeviceSpec) -> dict[str, float]:
     hbm, fp16 = spec.memory_bytes_per_s.value, spec.matrix_peak("fp16")
     cores, frequency, lanes = spec.cube_cores, spec.frequency_hz, spec.vector_peak("fp32")
-    needed = {"the rate of the memory": hbm, "the FP16 peak of the cube": fp16, "the FP32 peak of the vector cores": lanes,
-              "the number of cube cores": cores, "the frequency": frequency}  # fmt: skip
+    needed = {
+        "the rate of the memory": hbm, "the FP16 peak of the cube": fp16, "the FP32 peak of the vector cores": lanes,
+        "the number of cube cores": cores, "the frequency": frequency,
+    }  # fmt: skip
     missing = [what for what, figure in needed.items() if not figure]
     if missing:
         raise UsageError(
@@ -203,7 +205,7 @@ def _values(model: CostModel, spec: DeviceSpec) -> dict[str, float]:
         "cube_bf16": spec.matrix_peak("bf16") or fp16, "cube_int8": spec.matrix_peak("int8") or fp16,
         "cube_fp32": spec.matrix_peak("fp32") or fp16 * model.device["fp32_cube_ratio"].value,
         # The peak counts a multiply-add as two; a lane does one operation per cycle.
-        "lanes_fp32": lanes / 2, "lanes_fp16": (spec.vector_peak("fp16") or lanes) / 2,
+        "lanes_per_s": lanes / 2,
         "hbm_bytes_per_s": hbm, "l2_bytes": spec.l2_bytes.value or 0.0,
     }  # fmt: skip
     for key, constant in model.device.items():

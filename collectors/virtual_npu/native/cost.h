@@ -14,9 +14,11 @@
 typedef struct {
     int32_t dtype;          /* aclDataType of the operands of products */
     double flops, bytes;    /* a multiply-add counts two; every operand counts once */
-    double elements;        /* of the largest operand: what vector units go over */
+    double written;         /* products: the part of bytes that is the result */
+    double elements;        /* of the largest operand: what vector units go over; gather and scatter: indices */
     double batch, m, n, k;  /* products: batch times (m x k) by (k x n) */
     double pairs;           /* attention: query-key pairs over all heads */
+    double extras;          /* attention: additions per pair, such as a position bias or a dropout mask */
     int32_t both_outer;     /* products: in both operands the summed dimension is not the contiguous one */
     int32_t kernels;        /* kernels that share the work, each with a fixed cost; at least 1 */
     double copied;          /* bytes of operands that are laid out anew first */
