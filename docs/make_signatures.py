@@ -2,9 +2,9 @@
 
     python docs/make_signatures.py FOLDER... [--observed FILE]
 
-FOLDER holds an unpacked torch-npu wheel (what `prepare` of the virtual NPU leaves in its cache as `site`); with several,
-one per version, the table says what all of them agree on. FILE lists operators, one a line, that were called in a run
-of the virtual NPU (`python -m tests.collectors.virtual_npu.call_operators`).
+FOLDER holds an unpacked torch-npu wheel (what `prepare` of the virtual NPU leaves in its cache as `site`); with
+several, one per version, the table says what all of them agree on. FILE lists operators, one a line, that were called
+in a run of the virtual NPU (benchmarks/call_operators.py writes it).
 
 Evidence, in this order: the types at the calls in the wheel's own library (see call_sites.py); for operators whose
 calls leave no types behind, the declaration in the headers of the public CANN operator repositories (ops-transformer,
@@ -117,7 +117,7 @@ def main() -> None:
     observed = set(given.observed.read_text("utf-8").split()) if given.observed else set()
     found, unknown, differing = rows(read, observed)
     text = [
-        "# Kinds of the arguments of aclnn operators; letters and evidence: signatures.py. Made by docs/make_signatures.py.",
+        "# Kinds of the arguments of aclnn operators, made by docs/make_signatures.py; signatures.py has the letters.",
         f"# torch_npu: {' '.join(sorted(read))}",
         "operator,kinds,evidence",
         *(",".join(row) for row in found),

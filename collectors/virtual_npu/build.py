@@ -36,9 +36,12 @@ OTHER_LIBRARIES: Final = (
     # imported
     "libacl_op_compiler.so", "libacl_tdt_channel.so", "libge_runner.so", "libgraph.so", "libhccl.so",
     # opened by name while torch_npu runs
-    "libopapi.so", "libmsprofiler.so", "libnnopbase.so", "libascend_hal.so", "libms_tools_ext.so",
+    "libopapi.so", "libopapi_math.so", "libopapi_nn.so", "libopapi_cv.so", "libopapi_transformer.so",
+    "libmsprofiler.so", "libnnopbase.so", "libascend_hal.so", "libms_tools_ext.so",
 )  # fmt: skip
 LOG: Final = "build.log"
+HOME_FOLDERS: Final = ("lib64", "runtime", "compiler", "opp")
+"""What torch_npu looks for in an installation of CANN (ASCEND_HOME_PATH) before it starts."""
 
 _FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-fno-strict-aliasing")
 _SYSTEM: Final = (
@@ -49,10 +52,16 @@ _C_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries:
-    """A folder of libraries that is complete."""
+    """Libraries that are complete."""
 
-    folder: Path
+    home: Path
+    """Stands in for an installation of CANN (ASCEND_HOME_PATH)."""
     hash: str
+
+    @property
+    def folder(self) -> Path:
+        """For LD_LIBRARY_PATH."""
+        return self.home / "lib64"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +105,7 @@ def libraries_for(
             needs = needs_of(site, interpreter)
             build(folder, needs, compiler, build_id=f"torch_npu {site.version} {source}", notes=_notes(needs, site))
             marker = folder / COMPLETE
-            marker.write_text(json.dumps({MAIN_LIBRARY: file_hash(folder / MAIN_LIBRARY)}), "utf-8")
+            marker.write_text(json.dumps({MAIN_LIBRARY: file_hash(folder / "lib64" / MAIN_LIBRARY)}), "utf-8")
             sync(marker)
         seconds["build"] = time.perf_counter() - began
         say(f"built them in {seconds['build']:.1f} s ({len(needs.operators)} operators)")
@@ -176,13 +185,14 @@ def build(
     machine: str = os.uname().machine,
     notes: Sequence[str] = (),
 ) -> None:
-    """Compile the libraries into `folder`.
+    """Compile the libraries into `folder`, laid out like an installation of CANN.
 
     Raises:
         MachineError: the compiler fails; the message has its last lines.
     """
-    work = folder / "work"
-    work.mkdir()
+    for name in (*HOME_FOLDERS, "work"):
+        (folder / name).mkdir()
+    work, target = folder / "work", folder / "lib64"
     (work / "operators.c").write_text(table_source(needs.operators, build_id), "utf-8")
     (work / "operators.S").write_text(trampoline_source(needs.operators, machine), "utf-8")
     sources = [*sorted(native.glob("*.c")), work / "operators.c", work / "operators.S"]
@@ -190,8 +200,8 @@ def build(
     # A source of the same stem in both places must not overwrite the other's object.
     objects = [work / f"{i}_{source.stem}.o" for i, source in enumerate(sources)]
     commands = [
-        (compiler, *_FLAGS, *include, "-c", "-o", str(target), str(source))
-        for source, target in zip(sources, objects, strict=True)
+        (compiler, *_FLAGS, *include, "-c", "-o", str(made), str(source))
+        for source, made in zip(sources, objects, strict=True)
     ]
     with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
         list(pool.map(_run, commands))
@@ -199,12 +209,12 @@ def build(
     rest = [name for name in needs.functions if name not in defined]
     (work / "rest.c").write_text(zero_source(rest), "utf-8")
     link = (
-        compiler, *_FLAGS, "-shared", f"-Wl,-soname,{MAIN_LIBRARY}", "-o", str(folder / MAIN_LIBRARY),
+        compiler, *_FLAGS, "-shared", f"-Wl,-soname,{MAIN_LIBRARY}", "-o", str(target / MAIN_LIBRARY),
         *map(str, objects), str(work / "rest.c"), "-lpthread", "-lm", "-ldl",
     )  # fmt: skip
     _run(link)
     for name in OTHER_LIBRARIES:
-        (folder / name).symlink_to(MAIN_LIBRARY)
+        (target / name).symlink_to(MAIN_LIBRARY)
     unknown = [name for name, kinds in needs.operators.items() if kinds is None]
     (folder / LOG).write_text(
         "\n".join([
@@ -295,9 +305,10 @@ def _ready(cache: Path, source: str, key: str | None) -> Libraries | None:
     for folder in sorted((cache / "libraries").glob(key or f"{source}-*")):
         try:
             told = json.loads((folder / COMPLETE).read_text("utf-8"))
-            whole = all((folder / name).exists() for name in OTHER_LIBRARIES)
-            if whole and told[MAIN_LIBRARY] == file_hash(folder / MAIN_LIBRARY):
-                return Libraries(folder=folder, hash=folder.name)
+            whole = all((folder / name).is_dir() for name in HOME_FOLDERS)
+            whole = whole and all((folder / "lib64" / name).exists() for name in OTHER_LIBRARIES)
+            if whole and told[MAIN_LIBRARY] == file_hash(folder / "lib64" / MAIN_LIBRARY):
+                return Libraries(home=folder, hash=folder.name)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # damaged: it is built again
     return None

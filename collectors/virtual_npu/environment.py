@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ascend_perf.collectors.virtual_npu.build import libraries_for
 from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
@@ -24,9 +24,8 @@ CONFIG_FILE: Final = "virtual_npu.tsv"
 VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"
 """Environment variable that holds the path of the configuration file."""
 
-HOST_LAUNCH_NS: Final = 2_000
-"""Modelled clock: host time of one launch through the ACL interface. Status: assumed."""
-
+WHEEL_VARIABLE: Final = "ASCEND_PERF_TORCH_NPU_WHEEL"
+"""Environment variable that names a torch-npu wheel, as --wheel does."""
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -39,6 +38,8 @@ class Prepared:
     torch_npu_version: str
     torch_version: str
     python: Path
+    home: Path
+    """Stands in for an installation of CANN: ASCEND_HOME_PATH of the child."""
     library_hash: str
     seconds: Mapping[str, float]
     """How long each part took: look, fetch, unpack, build (absent when there was nothing to do)."""
@@ -76,12 +77,8 @@ def prepare(settings: VirtualNpu, say: Say = lambda _: None, *, python: Path | s
     built = libraries_for(site, interpreter, cache, say, seconds)
     return Prepared(
         site=site.folder, libraries=built.folder, torch_npu_version=site.version, torch_version=interpreter.torch,
-        python=interpreter.executable, library_hash=built.hash, seconds=seconds,
+        python=interpreter.executable, home=built.home, library_hash=built.hash, seconds=seconds,
     )  # fmt: skip
-
-
-WHEEL_VARIABLE: Final = "ASCEND_PERF_TORCH_NPU_WHEEL"
-"""Environment variable that names a torch-npu wheel, as --wheel does."""
 
 
 def variables(
@@ -89,9 +86,9 @@ def variables(
     prepared: Prepared,
     record_folder: Path,
     *,
-    processes: int | None = None,
+    processes: int | Literal["env"] | None = None,
     seed: int = 0,
-    host_launch_ns: int = HOST_LAUNCH_NS,
+    host_launch_ns: int | None = None,
     cost_lines: Iterable[str] = (),
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
@@ -99,7 +96,9 @@ def variables(
 
     Args:
         record_folder: must exist; every process of the job writes its record there.
-        processes: how many processes of the job really run; None: one stands for all ranks.
+        processes: how many processes of the job really run; "env": as WORLD_SIZE of the child says; None: one stands
+            for all ranks.
+        host_launch_ns: modelled clock: host time of a launch; None: what the libraries assume.
         cost_lines: lines of the cost model, without their `cost` field.
         base: environment of the child so far (default: ours); paths are added to what it holds.
     """
@@ -116,6 +115,8 @@ def variables(
         VARIABLE: str(config.absolute()),
         "PYTHONPATH": _joined(prepared.site, base.get("PYTHONPATH")),
         "LD_LIBRARY_PATH": _joined(prepared.libraries, base.get("LD_LIBRARY_PATH")),
+        "ASCEND_HOME_PATH": str(prepared.home),
+        "ASCEND_OPP_PATH": str(prepared.home / "opp"),
         # torch imports torch_npu by itself, as it does where the package is installed.
         "TORCH_DEVICE_BACKEND_AUTOLOAD": base.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1"),
     }
@@ -125,9 +126,9 @@ def config_text(
     settings: VirtualNpu,
     record_folder: Path,
     *,
-    processes: int | None = None,
+    processes: int | Literal["env"] | None = None,
     seed: int = 0,
-    host_launch_ns: int = HOST_LAUNCH_NS,
+    host_launch_ns: int | None = None,
     cost_lines: Iterable[str] = (),
 ) -> str:
     """The configuration file: a key and its values per line, tabs between them."""
@@ -149,11 +150,25 @@ def config_text(
         ("processes", "self" if processes is None else processes),
         ("meet", str(Path(folder, "meet"))),
         ("seed", seed),
-        ("host_launch_ns", host_launch_ns),
+        *((("host_launch_ns", host_launch_ns),) if host_launch_ns is not None else ()),
+        *_parts(settings),
         *(("cost", line) for line in cost_lines),
         *(("fault", *line) for line in settings.fault_lines()),
     ]
     return "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+def _parts(settings: VirtualNpu) -> list[tuple[str, int]]:
+    """What the device table knows of the chip's inside."""
+    spec = settings.spec
+    if spec is None:
+        return []
+    cache = spec.l2_bytes.value
+    found = {
+        "cube_cores": spec.cube_cores, "vector_cores": spec.vector_cores,
+        "l2_bytes": None if cache is None else int(cache),
+    }  # fmt: skip
+    return [(key, value) for key, value in found.items() if value]
 
 
 def _joined(first: Path, rest: str | None) -> str:
