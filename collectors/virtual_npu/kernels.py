@@ -1,4 +1,4 @@
-"""From a call of an aclnn operator to the CANN kernels of a profile: a model, its rows in kernels.yaml with their status.
+"""From a call of an aclnn operator to the CANN kernels of a profile: a model, its rows with status in kernels.yaml.
 
 What a call does is known from the record; which kernels CANN would have picked for it is not. Names and types follow
 profiles of real chips, so that every tool that reads profiles finds what it looks for.
@@ -111,7 +111,29 @@ class KernelTable:
 
     seen: Mapping[str, Mapping[str, tuple[tuple[str, str, Core, float], ...]]]
     inferred: Mapping[str, Mapping[str, tuple[tuple[str, str, Core, float], ...]]]
+    outputs: Mapping[str, int]
     blocks: Blocks
+
+    def results(self, op: str, tensors: int, last_list: int = 0) -> int:
+        """How many tensors at the end of a call's are results of their own, 0 where it changes its first in place.
+
+        Args:
+            op: `aclnnMatmul`.
+            tensors: tensors of the call, those in lists as well.
+            last_list: length of the list that is its last tensor argument; a list is a result as a whole.
+        """
+        count = 0 if op.startswith("aclnnInplace") else self.outputs.get(op, 1)
+        count = last_list if count == 1 and last_list else count
+        return count if tensors > count else 0
+
+    def operands(
+        self, op: str, tensors: Sequence[Tensor], last_list: int = 0
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Inputs and results among the tensors of a call; arguments as of `results`."""
+        count = self.results(op, len(tensors), last_list)
+        if count == 0:
+            return tuple(tensors), tuple(tensors[:1])
+        return tuple(tensors[:-count]), tuple(tensors[-count:])
 
     def expand(self, op: str, tensors: Sequence[Tensor], *, has_cube: bool, has_vector: bool) -> Expansion:
         """The kernels of a call.
@@ -164,6 +186,7 @@ def kernel_table() -> KernelTable:
     blocks = document["blocks"]
     return KernelTable(
         seen=_rows(document["seen"]), inferred=_rows(document["inferred"]),
+        outputs={str(op): int(count) for op, count in document["outputs"].items()},
         blocks=Blocks(vector_bytes=int(blocks["vector_bytes"]), cube_elements=int(blocks["cube_elements"])),
     )  # fmt: skip
 
