@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from ascend_perf.collectors.virtual_npu import _interpreter_facts
 from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder, sync
-from ascend_perf.device.compatibility import torch_of, version_key
+from ascend_perf.device.compatibility import torch_of
 from ascend_perf.errors import InputError, MachineError
 
 Say = Callable[[str], None]
@@ -212,7 +212,16 @@ def _ready(interpreter: Interpreter, cache: Path, wheel: Path | None) -> Site | 
 def _folders(interpreter: Interpreter, cache: Path) -> list[Path]:
     """Folders of fitting wheels in the cache, the highest version first."""
     found = [folder for folder in cache.glob("wheels/*") if _fits(f"{folder.name.rpartition('-')[0]}.whl", interpreter)]
-    return sorted(found, key=lambda folder: (version_key(folder.name.split("-")[1]), folder.name), reverse=True)
+    return sorted(found, key=lambda folder: (_order(folder.name.split("-")[1]), folder.name), reverse=True)
+
+
+def _order(version: str) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
+    """Key of a torch-npu version: 2.9.0rc1 < 2.9.0 < 2.9.0.post2 < 2.9.0.post10."""
+    release = re.match(r"[0-9.]*[0-9]", version)
+    end = release.end() if release else 0
+    numbers = tuple(map(int, re.findall(r"\d{1,9}", version[:end])))
+    rest = version[end:]
+    return numbers, not rest or "post" in rest, tuple(map(int, re.findall(r"\d{1,9}", rest)))
 
 
 def _kept(interpreter: Interpreter, cache: Path) -> Path | None:
@@ -294,7 +303,7 @@ def _pip_failed(said: str, interpreter: Interpreter) -> MachineError:
                 f"pip's package index has no torch-npu wheel for Python {interpreter.python} on {interpreter.machine}",
                 hint="take a Python that torch-npu is built for (3.10 to 3.13), or an index that has it",
             )
-        known = sorted({torch_of(v) or v for v in versions}, key=version_key)
+        known = sorted({torch_of(v) or v for v in versions}, key=_order)
         return MachineError(
             f"there is no torch-npu wheel for torch {release} and Python {interpreter.python}",
             hint=f"install a torch that has one: {', '.join(known[-8:])}",
