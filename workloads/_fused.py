@@ -39,6 +39,7 @@ class Operator:
     in_inference: bool = True
 
 
+# Those without a gradient are for inference only. lint-npu: ignore-file[no-gradient]
 OPERATORS: Final[Mapping[str, Operator]] = {
     "rms_norm": Operator(apis=("npu_rms_norm",)),
     "add_rms_norm": Operator(apis=("npu_add_rms_norm",), in_training=False),
