@@ -11,6 +11,7 @@ from torch.profiler import record_function
 from ascend_perf.workloads._batching import Row
 from ascend_perf.workloads._cache import PagedCache
 from ascend_perf.workloads._sampling import choose, likeliest
+from ascend_perf.workloads._virtual import computes_nothing
 
 if TYPE_CHECKING:
     from ascend_perf.workloads._decoder import Decoder
@@ -44,7 +45,8 @@ class PagedRunner:
         with record_function("sample"):
             logits_BV = logits_B1V[:, 0, : self.vocabulary]
             token_B, log_probability_B = self._chosen(logits_BV, rows)
-            return list(zip(token_B.tolist(), log_probability_B.tolist(), strict=True))
+            chosen = list(zip(token_B.tolist(), log_probability_B.tolist(), strict=True))
+        return [(ord(" "), 0.0)] * len(rows) if computes_nothing(logits_BV.device.type) else chosen
 
     def _chosen(self, logits_BV: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
         if not any(row.sampling.temperature for row in rows):
