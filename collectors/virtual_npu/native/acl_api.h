@@ -21,6 +21,8 @@ typedef int aclrtCallbackBlockType, aclrtCmoType, aclrtLastErrLevel, aclrtStream
 typedef int aclDeviceInfo, aclSysParamOpt, aclCompileOpt, aclopEngineType, aclopCompileType, aclLogLevel;
 typedef int aclprofAicoreMetrics, aclprofConfigType, aclprofStepTag, aclCANNPackageName, aclrtMemHandleType;
 typedef int aclmdlRICaptureMode, aclmdlRICaptureStatus;
+typedef int HcclConfig;
+typedef union { int32_t value; } HcclConfigValue;
 typedef int HcclDataType, HcclReduceOp, HcclSendRecvType;
 typedef void *aclrtStream, *aclrtEvent, *aclrtContext, *aclrtDrvMemHandle, *aclmdlRI, *HcclComm;
 typedef void *aclrtFuncHandle, *aclrtBinHandle;
@@ -245,6 +247,8 @@ HcclResult HcclAlltoAllV(const void *sendBuf, const void *sendCounts, const void
                          HcclComm comm, aclrtStream stream);
 HcclResult HcclAlltoAllVC(const void *sendBuf, const void *sendCountMatrix, HcclDataType sendType,
                           const void *recvBuf, HcclDataType recvType, HcclComm comm, aclrtStream stream);
+HcclResult HcclSetConfig(HcclConfig config, HcclConfigValue configValue);
+HcclResult HcclGetConfig(HcclConfig config, HcclConfigValue *configValue);
 HcclResult HcclGroupStart(void);
 HcclResult HcclGroupEnd(void);
 

@@ -314,6 +314,26 @@ uint32_t HcclGetCommConfigCapability(void)
     return 12;      /* HCCL_COMM_CONFIG_RESERVED */
 }
 
+/* Deterministic reduction on or off: kept, and without effect on the model. */
+enum { CONFIGS = 8 };
+static int32_t configs[CONFIGS];
+
+HcclResult HcclSetConfig(HcclConfig config, HcclConfigValue configValue)
+{
+    if (config < 0 || config >= CONFIGS)
+        return vn_fail(__func__, VN_HCCL_PARAMETER, "HcclSetConfig: setting %d", config);
+    configs[config] = configValue.value;
+    return VN_OK;
+}
+
+HcclResult HcclGetConfig(HcclConfig config, HcclConfigValue *configValue)
+{
+    if (config < 0 || config >= CONFIGS || !configValue)
+        return vn_fail(__func__, VN_HCCL_PARAMETER, "HcclGetConfig: setting %d", config);
+    configValue->value = configs[config];
+    return VN_OK;
+}
+
 /* ---- definitions and entries ---- */
 
 typedef struct {

@@ -21,7 +21,7 @@ typedef struct factor {
 static vn_config settings = {
     .soc = "Ascend910B2", .device_count = 8, .world_size = 1, .ranks_per_node = 8, .processes = 1,
     .hbm_bytes = 64ll << 30, .cube_cores = 24, .vector_cores = 48, .host_launch_ns = 10000, .launch_latency_ns = 4000,
-    .cann_version = "8.5.0", .rank_factor = 1, .link_factor = 1,
+    .cann_version = "9.1.0", .l2_bytes = 192ll << 20, .rank_factor = 1, .link_factor = 1,
 };
 static factor *factors;
 static pthread_once_t is_read = PTHREAD_ONCE_INIT;
@@ -124,6 +124,8 @@ static void read_line(const char *path, char *line)
         settings.launch_latency_ns = atoll(value);
     else if (!strcmp(key, "cube_cores"))
         settings.cube_cores = atoi(value);
+    else if (!strcmp(key, "l2_bytes"))
+        settings.l2_bytes = atoll(value);
     else if (!strcmp(key, "vector_cores"))
         settings.vector_cores = atoi(value);
     else if (!strcmp(key, "cann_version"))

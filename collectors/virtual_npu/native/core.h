@@ -57,6 +57,7 @@ typedef struct {
     int processes;                  /* of the job that really run; 1: this one stands for all by symmetry */
     int64_t hbm_bytes;              /* of one device */
     int cube_cores, vector_cores;
+    int64_t l2_bytes;
     bool is_modelled;               /* clock: modelled instead of wall */
     int64_t host_launch_ns;         /* modelled clock: what a launch costs the host */
     int64_t launch_latency_ns;      /* from the launch on the host until the device can start it */
@@ -142,9 +143,7 @@ typedef struct vn_handle {
     double number;                  /* scalar */
     const vn_signature *operator_;  /* executor: prepared call */
     vn_definition *definition;
-    char *copy_to, *copy_from;      /* executor: small copy that is really done (NULL: none) */
-    size_t copy_bytes;
-    int copy_value;                 /* copy_from NULL: byte to fill with */
+    struct vn_small_work *work;     /* executor: what is really computed (NULL: nothing) */
 } vn_handle;
 
 vn_handle *vn_handle_new(vn_handle_kind kind);
@@ -152,6 +151,13 @@ vn_handle *vn_handle_new_locked(vn_handle_kind kind);
 vn_handle *vn_handle_find_locked(const void *address);      /* NULL unless it is a live handle */
 void vn_handle_free_locked(vn_handle *handle);
 size_t vn_element_bits(int32_t dtype);                      /* of an aclDataType; 0: not known */
+
+/* ---- small_work.c ----------------------------------------------------------------------------------------------- */
+
+struct vn_small_work;
+struct vn_small_work *vn_small_work_new_locked(const char *name, const char *kinds, const vn_arg *args,
+                                               vn_handle *const *handles, int count);
+void vn_small_work_do(struct vn_small_work *work);
 
 /* ---- memory.c --------------------------------------------------------------------------------------------------- */
 
@@ -186,10 +192,11 @@ typedef struct vn_entry {
     struct vn_meeting *meeting;     /* collective */
     const char *copy_name;          /* copy: h2d d2h d2d memset */
     int64_t copy_size;              /* copy: bytes of the copy on the device */
-    char *copy_to, *copy_from;      /* what is really copied when the entry's turn comes (any kind) */
+    char *copy_to, *copy_from;      /* copy: what is really moved (from NULL: filled with the value) */
     size_t copy_bytes;
     int copy_value;
     bool owns_source;
+    struct vn_small_work *work;     /* kernel: what is really computed; owned */
 } vn_entry;
 
 typedef struct vn_stream {
@@ -273,7 +280,11 @@ typedef struct vn_transfer {
     uint64_t *send_counts, *send_offsets, *receive_counts, *receive_offsets;    /* owned */
 } vn_transfer;
 
+enum { VN_HCCL_FP16 = 3, VN_HCCL_FP32 = 4, VN_HCCL_FP64 = 10, VN_HCCL_BF16 = 11 };
+
 size_t vn_hccl_bytes(HcclDataType type);    /* 0: not known */
+double vn_real_at(const char *from, HcclDataType type);     /* one of the four types above */
+void vn_put_real(char *into, HcclDataType type, double value);
 /* Writes what this rank contributes to `into` (VN_SMALL_BYTES); returns its size, 0 if nothing or too much. */
 size_t vn_payload_fill(const vn_transfer *transfer, char *into);
 /* Takes the result from the contributions of all ranks; those of size 0 are not there. */

@@ -71,6 +71,7 @@ void vn_handle_free_locked(vn_handle *handle)
     free(handle->items);
     free(handle->ints);
     free(handle->reals);
+    free(handle->work);
     handle->kind = VN_FREE;
     handle->next_free = free_cells;
     free_cells = handle;

@@ -351,36 +351,6 @@ static vn_definition *define_locked(const char *name, const vn_arg *args, int co
     return definition;
 }
 
-/* ---- small copies that are really done ---- */
-
-static size_t bytes_of(const vn_tensor *tensor)
-{
-    size_t bits = vn_element_bits(tensor->dtype);
-    for (int i = 0; i < tensor->rank; i++)
-        bits *= (size_t)tensor->shape[i];
-    return (bits + 7) / 8;
-}
-
-/* Kernels compute nothing, with two exceptions for small contiguous tensors: copies of the same type, because lists of
- * sizes and objects travel through them, and filling with zeros, because memory that the allocator gives out again
- * would hold old values. */
-static void plan_copy(const char *name, const call *made, vn_handle *executor)
-{
-    bool is_copy = !strcmp(name, "aclnnInplaceCopy"), is_zero = !strcmp(name, "aclnnInplaceZero");
-    if ((!is_copy && !is_zero) || made->count < 1 + is_copy || made->args[0].kind != 't')
-        return;
-    const vn_handle *to = made->handles[0], *from = is_copy ? made->handles[1] : NULL;
-    size_t bytes = bytes_of(&to->tensor);
-    if (bytes > VN_SMALL_BYTES || !bytes || !to->data || !is_contiguous(&to->tensor))
-        return;
-    if (is_copy && (!from || from->kind != VN_TENSOR || !from->data || from->tensor.dtype != to->tensor.dtype
-                    || bytes_of(&from->tensor) != bytes || !is_contiguous(&from->tensor)))
-        return;
-    executor->copy_to = to->data;
-    executor->copy_from = from ? from->data : NULL;
-    executor->copy_bytes = bytes;
-}
-
 /* ---- the two calls ---- */
 
 static int refuse(const vn_signature *operator_, const char *problem)
@@ -410,7 +380,7 @@ int vn_operator_prepare(const vn_signature *operator_, const uint64_t *ints, con
         vn_handle *executor = vn_handle_new_locked(VN_EXECUTOR);
         executor->operator_ = operator_;
         executor->definition = define_locked(operator_->name, made.args, made.count);
-        plan_copy(operator_->name, &made, executor);
+        executor->work = vn_small_work_new_locked(operator_->name, operator_->kinds, made.args, made.handles, made.count);
         *workspace = 0;
         *place = executor;
     }
@@ -419,19 +389,14 @@ int vn_operator_prepare(const vn_signature *operator_, const uint64_t *ints, con
 }
 
 static int launch_locked(const char *function, const vn_definition *definition, aclrtStream stream,
-                         const vn_handle *executor)
+                         struct vn_small_work *work)
 {
     vn_stream *queue = vn_stream_locked(stream);
     if (!queue)
         return vn_fail_locked(function, VN_ERROR_INVALID_HANDLE, "%s: %p is no stream", function, stream);
     vn_entry entry = {.kind = VN_KERNEL, .seq = vn_next_seq_locked(), .definition = definition->id,
                       .thread = vn_thread_id(), .host_ns = vn_launch_time_locked(),
-                      .duration_ns = definition->duration_ns};
-    if (executor) {
-        entry.copy_to = executor->copy_to;
-        entry.copy_from = executor->copy_from;
-        entry.copy_bytes = executor->copy_bytes;
-    }
+                      .duration_ns = definition->duration_ns, .work = work};
     vn_append_locked(queue, &entry);
     return VN_OK;
 }
@@ -446,7 +411,9 @@ int vn_operator_launch(const vn_signature *operator_, void *workspace, uint64_t 
         code = vn_fail_locked(operator_->name, VN_ERROR_OPERATOR_NULL, "%s: the executor %p was not prepared for it",
                               operator_->name, executor);
     } else {
-        code = launch_locked(operator_->name, prepared->definition, stream, prepared);
+        code = launch_locked(operator_->name, prepared->definition, stream, prepared->work);
+        if (!code)
+            prepared->work = NULL;  /* the entry's now */
         vn_handle_free_locked(prepared);
     }
     vn_unlock();

@@ -9,7 +9,8 @@
 
 #include "core.h"
 
-enum { FP16 = 3, FP32 = 4, FP64 = 10, BF16 = 11, SUM = 0, PROD = 1, MAX = 2, MIN = 3 };
+enum { FP16 = VN_HCCL_FP16, FP32 = VN_HCCL_FP32, FP64 = VN_HCCL_FP64, BF16 = VN_HCCL_BF16 };
+enum { SUM = 0, PROD = 1, MAX = 2, MIN = 3 };     /* HcclReduceOp */
 
 size_t vn_hccl_bytes(HcclDataType type)
 {
@@ -62,7 +63,7 @@ static uint16_t double_to_brain(double number)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);    /* round to nearest even */
 }
 
-static double real_at(const char *from, HcclDataType type)
+double vn_real_at(const char *from, HcclDataType type)
 {
     uint16_t half;
     float single;
@@ -75,7 +76,7 @@ static double real_at(const char *from, HcclDataType type)
     }
 }
 
-static void put_real(char *into, HcclDataType type, double value)
+void vn_put_real(char *into, HcclDataType type, double value)
 {
     uint16_t half;
     float single = (float)value;
@@ -123,10 +124,10 @@ static void reduce(char *into, const char *const *from, int ranks, uint64_t coun
     for (uint64_t i = 0; i < count; i++) {
         size_t at = i * bytes;
         if (is_real) {
-            double value = real_at(from[0] + at, type);
+            double value = vn_real_at(from[0] + at, type);
             for (int rank = 1; rank < ranks; rank++)
-                value = join_reals(value, real_at(from[rank] + at, type), op);
-            put_real(into + at, type, value);
+                value = join_reals(value, vn_real_at(from[rank] + at, type), op);
+            vn_put_real(into + at, type, value);
         } else {
             int64_t value = integer_at(from[0] + at, bytes, is_signed);
             for (int rank = 1; rank < ranks; rank++)

@@ -139,7 +139,8 @@ aclError aclGetDeviceCapability(uint32_t deviceId, aclDeviceInfo deviceInfo, int
 {
     if (!is_device((int)deviceId))
         return bad_device(__func__, (int)deviceId);
-    *value = deviceInfo == 1 ? vn_settings()->vector_cores : vn_settings()->cube_cores;
+    const vn_config *settings = vn_settings();
+    *value = deviceInfo == 2 ? settings->l2_bytes : deviceInfo == 1 ? settings->vector_cores : settings->cube_cores;
     return VN_OK;
 }
 
@@ -151,6 +152,7 @@ aclError aclrtGetDeviceInfo(uint32_t deviceId, aclrtDevAttr attr, int64_t *value
     case 101: case 102: *value = vn_settings()->cube_cores; break;     /* AICORE_, CUBE_CORE_NUM */
     case 201: *value = vn_settings()->vector_cores; break;             /* VECTOR_CORE_NUM */
     case 301: *value = vn_settings()->hbm_bytes; break;                /* TOTAL_GLOBAL_MEM_SIZE */
+    case 302: *value = vn_settings()->l2_bytes; break;                 /* L2_CACHE_SIZE */
     default: *value = 0;
     }
     return VN_OK;

@@ -74,7 +74,10 @@ static bool resolve_entry(vn_stream *stream, vn_entry *entry)
     unsigned long long seq = entry->seq;
     switch (entry->kind) {
     case VN_KERNEL:
-        do_copy(entry);
+        if (entry->work) {
+            vn_small_work_do(entry->work);
+            free(entry->work);
+        }
         stream->tail_ns = start + entry->duration_ns;
         vn_record_locked("K\t%llu\t%d\t%lld\t%d\t%lld\t%lld\t%lld\t%lld", seq, entry->definition,
                          (long long)stream->id, entry->thread, (long long)entry->host_ns, (long long)ready,
