@@ -74,6 +74,8 @@ class CollectRequest:
     soc: str | None = None
     python: str | None = None
     """Python that runs the parser of msprof."""
+    measures_overhead: bool = False
+    """Run the command once more before, without the collector, and compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,10 @@ class Plan:
     unset_variables: tuple[str, ...] = ()
     settings: in_process.Settings | None = None
     """Of the collectors inside the process."""
+    measures_overhead: bool = False
+    """The command runs once more before, without the collector."""
+    timing: in_process.Settings | None = None
+    """Of the hook that times steps and records nothing, under msprof."""
     options: Mapping[str, object] = field(default_factory=dict)
     """All options of the profiler, those of the level too."""
     script: str | None = None
@@ -293,6 +299,11 @@ def _msprof_plan(
     inside = folder / in_process.TOLD_FOLDER
     program = str(here.msprof)
     python = request.python
+    # Its output goes through us: without this a program would show its lines at its end only.
+    variables = {"PYTHONUNBUFFERED": "1"}
+    measures = request.measures_overhead
+    if measures:
+        variables |= _hooked(here.variables, inside / SETTINGS_FILE)
     return Plan(
         collector="msprof", why=why,
         words=msprof.collect_command(
@@ -300,10 +311,13 @@ def _msprof_plan(
             script=str(inside / msprof.SCRIPT), storage_limit_mb=limit_mb, delay_s=request.delay_s,
             duration_s=request.duration_s,
         ),
-        script=msprof.script_text(request.command, str(inside / msprof.EXIT_FILE), umask),
-        # Its output goes through us: without this a program would show its lines at its end only.
-        set_variables={"PYTHONUNBUFFERED": "1"},
-        unset_variables=tuple(name for name in (in_process.VARIABLE,) if name in here.variables),
+        script=msprof.script_text(
+            request.command, str(inside / msprof.EXIT_FILE), umask,
+            began_file=str(inside / msprof.BEGAN_FILE) if measures else None,
+        ),
+        set_variables=variables,
+        unset_variables=tuple(name for name in (in_process.VARIABLE,) if name in here.variables and not measures),
+        measures_overhead=measures, timing=in_process.Settings(folder=str(folder), ranks=()) if measures else None,
         options=chosen.options,
         after=(msprof.export_command(program, "PROF_*", python), msprof.analyze_command(program, "PROF_*")),
         notes=tuple(notes),
@@ -351,10 +365,9 @@ def _in_process_plan(
         delay_s=request.delay_s or 0, duration_s=request.duration_s,
         step_of=request.step_of or "auto", storage_limit_bytes=request.storage_limit_bytes,
     )  # fmt: skip
-    variables = {
-        in_process.VARIABLE: str(folder / in_process.TOLD_FOLDER / SETTINGS_FILE),
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(INJECTED), here.variables.get("PYTHONPATH")))),
-    }
+    variables = _hooked(here.variables, folder / in_process.TOLD_FOLDER / SETTINGS_FILE)
+    if request.measures_overhead:
+        variables["PYTHONUNBUFFERED"] = "1"  # its output goes through us
     if collector == "torch" and here.torch_npu_version is not None and not (here.has_npu and here.has_cann):
         variables[AUTOLOAD] = "0"
         notes.append(f"{AUTOLOAD}=0 is set: torch_npu is installed here, and without CANN `import torch` would fail")
@@ -367,9 +380,16 @@ def _in_process_plan(
     )
     return Plan(
         collector=collector, why=why, words=request.command, set_variables=variables,
+        measures_overhead=request.measures_overhead,
         unset_variables=tuple(name for name in _HIDES_WARNINGS if name in here.variables), settings=settings,
         options=chosen.values, after=after, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _hooked(variables: Mapping[str, str], settings: Path) -> dict[str, str]:
+    """Variables that load our hook into each Python process of the command."""
+    path = os.pathsep.join(filter(None, (str(INJECTED), variables.get("PYTHONPATH"))))
+    return {in_process.VARIABLE: str(settings), "PYTHONPATH": path}
 
 
 def _check_python(command: tuple[str, ...]) -> None:

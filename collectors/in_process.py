@@ -149,6 +149,7 @@ class Session:
         self._born = time.monotonic()
         self._recording_since = 0.0
         self._last_ns: int | None = None
+        self._first_ns: int | None = None
         self._term: Any = None
         self._mark = step_marks.wanted()
 
@@ -168,6 +169,8 @@ class Session:
         now = time.perf_counter_ns()
         if self._last_ns is not None:
             self._keep(now - self._last_ns)
+        else:
+            self._first_ns = time.time_ns()
         self.steps += 1
         if self._mark is not None and self._recorder is None:
             self._mark(step_marks.BEGIN)
@@ -197,7 +200,9 @@ class Session:
             orderly = not hasattr(sys, "last_type") if is_orderly is None else is_orderly
             self._finish(self._recorder, is_whole=False, is_orderly=orderly)
         self._is_over = True
-        self.told("end", rank=rank_here(), steps=self.steps, cycles=self._cycles, times=self.times)
+        self.told(
+            "end", rank=rank_here(), steps=self.steps, cycles=self._cycles, times=self.times, first_ns=self._first_ns
+        )  # fmt: skip
 
     @property
     def is_recording(self) -> bool:

@@ -23,6 +23,7 @@ from ascend_perf.errors import UsageError
 IN_CANN: Final = Path("tools/profiler/bin/msprof")
 SCRIPT: Final = "run.sh"
 EXIT_FILE: Final = "exit-code"
+BEGAN_FILE: Final = "began"
 HELP_TIMEOUT_S: Final = 30
 """`msprof --help` answers at once, or hangs on a driver that does not. Status: assumed."""
 EXPORT_FOLDER: Final = "mindstudio_profiler_output"
@@ -91,8 +92,9 @@ def collect_command(
     return (*words, "sh", script)
 
 
-def script_text(command: Sequence[str], exit_file: str, umask: int) -> str:
-    """A script that runs the program as it was given and keeps its exit code.
+def script_text(command: Sequence[str], exit_file: str, umask: int, *, began_file: str | None = None) -> str:
+    """A script that runs the program as it was given and keeps its exit code; the times of `began_file` and of the
+    file with the exit code are those of the program's begin and end.
 
     The words stand in the script, quoted: behind msprof empty ones would be lost. The traps let the script outlive a
     Ctrl-C, so that the code is written; the program itself has none of them.
@@ -101,6 +103,7 @@ def script_text(command: Sequence[str], exit_file: str, umask: int) -> str:
         "#!/bin/sh",
         f"umask {umask:04o}",
         "trap : INT TERM HUP USR1 USR2",
+        *([] if began_file is None else [f": > {shlex.quote(began_file)}"]),
         shlex.join(command),
         "code=$?",
         f"echo $code > {shlex.quote(exit_file)}",
@@ -116,6 +119,14 @@ def exit_code_of(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if re.fullmatch(r"\d{1,3}", text) else None
+
+
+def wall_ns_of(folder: Path) -> int | None:
+    """Time that the program of the script took, as fine as the file system's times; None: it was not told."""
+    try:
+        return (folder / EXIT_FILE).stat().st_mtime_ns - (folder / BEGAN_FILE).stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def prof_folders(output: Path) -> tuple[Path, ...]:

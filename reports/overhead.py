@@ -10,7 +10,9 @@ from ascend_perf.model.trace import ProfilerSettings
 from ascend_perf.reports.catalogue import words
 from ascend_perf.units import format_quantity, significant
 
-COSTS = frozenset({"profiler_overhead", "telemetry_overhead"})
+COSTS = frozenset({
+    "profiler_overhead", "profiler_overhead_low", "profiler_overhead_high", "command_overhead", "telemetry_overhead",
+})  # fmt: skip
 """Metrics of a run that tell of the collectors, not of the program."""
 
 
@@ -28,7 +30,8 @@ def noise_of(known: Mapping[str, float]) -> float | None:
 def rows(manifest: Manifest, settings: ProfilerSettings) -> list[tuple[Words, Words, Words]]:
     """Collector, its overhead, and how it was measured; one row for the profiler, one for telemetry.
 
-    A collector that `ascend-perf collect` used and whose cost the run does not tell stands there without a figure.
+    A collector that `ascend-perf collect` used and whose cost the run does not tell stands there without a figure, with
+    what measures it.
 
     Args:
         settings: of the profile of the first rank: names the profiler of runs whose manifest does not.
@@ -40,24 +43,39 @@ def rows(manifest: Manifest, settings: ProfilerSettings) -> list[tuple[Words, Wo
         names = (collector or settings.producer or "", level or settings.level or "")
         name = " ".join(part for part in names if part)
         found.append((words("overhead.profiler", name=name) if name else words("overhead.some_profiler"),
-                      *_of_profiler(known, collector)))
+                      *_of_profiler(known, manifest.config.get("overhead_basis"), collector)))
     if (cost := known.get("telemetry_overhead")) is not None:
         share = significant(cost * 100, 2)
         found.append((words("overhead.telemetry"), words("overhead.of_core", share=share),
                       words("overhead.telemetry_basis")))
+    elif collector:
+        found.append((words("overhead.telemetry"), words("overhead.not_measured"), words("overhead.no_samples_basis")))
     return found
 
 
-def _of_profiler(known: Mapping[str, float], collector: str) -> tuple[Words, Words]:
+def _of_profiler(known: Mapping[str, float], compared: object, collector: str) -> tuple[Words, Words]:
+    """What is said of the profiler; `compared`: what a run without it was compared by (steps, lines, command), None
+    where the steps of one run were compared among themselves."""
     overhead = known.get("profiler_overhead")
+    if overhead is None and (whole := known.get("command_overhead")) is not None:
+        if whole < 0:
+            faster = format_quantity(-whole, "ratio")
+            return words("overhead.not_measured"), words("overhead.command_disturbed_basis", faster=faster)
+        said = format_quantity(whole, "ratio")
+        return Words(en=said, zh=said), words("overhead.command_basis")
     if overhead is None:
         return words("overhead.not_measured"), words(f"overhead.{'msprof' if collector == 'msprof' else 'few'}_basis")
     noise, count = noise_of(known), format_quantity(known.get("step_count"), "count")
+    where = f"_{compared}" if compared in ("steps", "lines") else ""
     if noise is not None and abs(overhead) < noise:
         said = f"< {format_quantity(noise, 'ratio')}"
-        return Words(en=said, zh=said), words("overhead.noise_basis", count=count)
+        return Words(en=said, zh=said), words(f"overhead.noise_basis{where}", count=count)
     if overhead < 0:
         faster = format_quantity(-overhead, "ratio")
         return words("overhead.not_measured"), words("overhead.disturbed_basis", faster=faster, count=count)
     said = format_quantity(overhead, "ratio")
-    return Words(en=said, zh=said), words("overhead.basis", count=count)
+    low, high = (known.get(f"profiler_overhead_{name}") for name in ("low", "high"))
+    if low is None or high is None:
+        return Words(en=said, zh=said), words(f"overhead.basis{where}", count=count)
+    span = {"low": format_quantity(low, "ratio"), "high": format_quantity(high, "ratio")}
+    return words("overhead.with_span", said=said, **span), words(f"overhead.basis{where}", count=count)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ascend_perf import manifest as manifests
-from ascend_perf.bench import before, collected, command, virtual
+from ascend_perf.bench import before, collected, command, overhead, virtual
+from ascend_perf.bench._collect_words import masked_command, name_of, plain
 from ascend_perf.bench.folder import RunFolder
 from ascend_perf.bench.watch import Watch
 from ascend_perf.collectors import (
@@ -51,7 +52,6 @@ LOW_BYTES: Final = in_process.MIN_FREE_BYTES
 MSPROF_STOPS_BYTES: Final = 20 << 20
 """msprof stops writing without a word. Source: format reference for collectors, section 1.4."""
 
-_SECRET: Final = re.compile(r"(--?[\w-]*(?:token|secret|password|passwd|api-?key|access-?key)[\w-]*)(?:=(.*))?", re.I)
 _SIGNALS: Final = {2: "Ctrl-C", 15: "SIGTERM", 1: "SIGHUP (the terminal was closed)"}
 
 
@@ -71,17 +71,6 @@ class Collected:
 def default_folder(command_words: Sequence[str], now: datetime) -> Path:
     """runs/collect-<program>-<timestamp> under the current directory."""
     return Path("runs") / f"collect-{name_of(command_words)}-{now:%Y%m%d-%H%M%S}"
-
-
-def name_of(words: Sequence[str]) -> str:
-    """The program of a command as people call it: its script, else its first word."""
-    for word in words:
-        if word.endswith((".py", ".sh")):
-            return re.sub(r"[^\w.-]", "-", Path(word).name)[:60]
-    for index, word in enumerate(words[:-1]):
-        if word == "-m" and re.fullmatch(r"[\w.]+", words[index + 1]):
-            return words[index + 1][:60]
-    return re.sub(r"[^\w.-]", "-", Path(words[0]).name)[:60] or "command"
 
 
 def collect(
@@ -173,6 +162,10 @@ class _Attempt:
         self._costs: Sequence[telemetry.Cost] = ()
         self._device_samples: Sequence[device_telemetry.DeviceSample] = ()
         self._idle_bytes: dict[str, int] = {}
+        self._alone: overhead.Alone | None = None
+        self._lines = overhead.StepLines()
+        self._umask = 0o022
+        self._wall_ns: int | None = None
         self._began_ns = 0
         self._stopped = ""
         self._problem = ""
@@ -187,8 +180,10 @@ class _Attempt:
         """Make the folders, and a manifest that holds if nothing else is ever written."""
         self._trace.mkdir()
         self._told.mkdir()
-        if self._plan.settings is not None:
-            (self._told / SETTINGS_FILE).write_text(self._plan.settings.to_json(), "utf-8")
+        self._umask = umask
+        settings = self._plan.settings or self._plan.timing
+        if settings is not None:
+            (self._told / SETTINGS_FILE).write_text(settings.to_json(), "utf-8")
         if self._plan.script is not None:
             (self._told / msprof.SCRIPT).write_text(self._plan.script, "utf-8")
         self._stopped = "`ascend-perf collect` was ended before the command was (killed?)"
@@ -206,15 +201,19 @@ class _Attempt:
     # ---- the command -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the command."""
+        """Run the command; without the collector first, where that is to be compared."""
         is_msprof = self._plan.collector == "msprof"
+        measures = self._request.measures_overhead
+        if measures and not self._run_alone():
+            return
         self._began_ns = time.time_ns()
         with ExitStack() as stack:
             watch = Watch(self._plan.collector, self._told, stack, self.tick_disk, has_devices=self._job is None)
             self._ended = command.run_command(
-                self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof,
-                umask=0o027 if is_msprof else -1,
+                self._plan.words, self._environment, tick=watch.tick, keeps_output=is_msprof or measures,
+                umask=0o027 if is_msprof else -1, on_output=self._lines.take,
             )
+        self._wall_ns = msprof.wall_ns_of(self._told) if is_msprof else time.time_ns() - self._began_ns
         self._samples, self._device_samples = watch.samplers.samples, watch.samplers.device_samples
         self._costs, self._idle_bytes = watch.samplers.costs, watch.idle_bytes
         self._notes += watch.samplers.device_problems
@@ -233,6 +232,18 @@ class _Attempt:
             self.code = code
             if code and not self._stopped:
                 self._problem = _code_words(code)
+
+    def _run_alone(self) -> bool:
+        """Run the command without the collector; whether to go on with it."""
+        self._on_notice("the command runs without the collector first, to compare")
+        self._alone = overhead.run_alone(
+            self._plan, self._request.command, self._environment, self._folder, self.tick_disk, umask=self._umask
+        )
+        self._notes += self._alone.notes
+        if not (signals := self._alone.signals):
+            return True
+        self._stopped, self.code = f"stopped by {_SIGNALS.get(signals[0], 'a signal')}", 128 + signals[0]
+        return False
 
     def _lost_program(self, ended: command.Ended) -> None:
         """msprof has ended without a word of the program's own end."""
@@ -401,14 +412,16 @@ class _Attempt:
             samples = [replace(sample, phase=_phase_at(sample.time_ns, phases)) for sample in self._samples]
             telemetry.write_samples(self._folder / TELEMETRY_FILE, samples)
         if self._device_samples:
-            samples_of_devices = device_telemetry.relabelled(self._device_samples, phases)
+            samples_of_devices = device_telemetry.relabelled(
+                (*(self._alone.device_samples if self._alone else ()), *self._device_samples), phases
+            )
             if self.has_trace and self._plan.collector != "torch":
                 samples_of_devices = device_telemetry.without_dead(samples_of_devices)
             device_telemetry.write_device_samples(self._folder / device_telemetry.FILE_NAME, samples_of_devices)
         body = {
             "collector": self._plan.collector,
-            "command": _masked_command(self._request.command),
-            "options": {name: _plain(value) for name, value in self._plan.options.items()},
+            "command": masked_command(self._request.command),
+            "options": {name: plain(value) for name, value in self._plan.options.items()},
             "exit_code": self.code,
             "exports": [
                 {"name": one.name, "status": one.status, "problem": masked(one.problem)} for one in self._exports
@@ -428,9 +441,20 @@ class _Attempt:
 
     def _phases(self) -> list[tuple[int, str]]:
         """When the profiler was on: all the time under msprof, else as the first process that recorded tells."""
+        first = [] if self._alone is None else [(self._alone.began_ns, overhead.PHASE), (self._began_ns, "start")]
         if self._plan.collector == "msprof":
-            return [(self._began_ns, "profiled")]
-        return next((one.phases for one in self._processes if one.phases), [])
+            return [*first, (self._began_ns, "profiled")]
+        return first + next((one.phases for one in self._processes if one.phases), [])
+
+    def _compared(self) -> tuple[tuple[Metric, ...], overhead.Basis | None]:
+        """Figures of the steps without the collector, and its cost, of the run without it and this one."""
+        if self._alone is None or not self._alone.is_timed or self._problem or self._stopped or self._ended is None:
+            return (), None
+        return overhead.metrics_of(
+            self._alone.timed, overhead.timed(self._told, self._lines, self._wall_ns),
+            is_msprof=self._plan.collector == "msprof", began_ns=self._began_ns, delay_s=self._request.delay_s,
+            duration_s=self._request.duration_s,
+        )  # fmt: skip
 
     def _device_words(self) -> tuple[str, ...]:
         if self._job is None:
@@ -444,6 +468,8 @@ class _Attempt:
         metrics: tuple[Metric, ...] = ()
         if times := collected.times_of(self._processes):
             metrics = _step_times.metrics_of(_step_times.slowest(times))
+        compared, basis = self._compared()
+        metrics = compared if basis in ("steps", "lines") else (*metrics, *compared)
         status: Literal["complete", "interrupted", "failed"] = "complete"
         if self._stopped:
             status = "interrupted"
@@ -471,16 +497,17 @@ class _Attempt:
             created=self._now.isoformat(timespec="seconds"),
             config={
                 "collector": plan.collector, "level": request.level, "exit_code": self.code,
-                **{f"option.{name}": _plain(value) for name, value in plan.options.items()},
+                **{f"option.{name}": plain(value) for name, value in plan.options.items()},
                 **({} if plan.settings is None else {
                     "skip": plan.settings.skip, "warmup": plan.settings.warmup, "active": plan.settings.active,
                     "repeat": plan.settings.repeat, "step_of": plan.settings.step_of,
                 }),
                 "delay_s": request.delay_s, "duration_s": request.duration_s,
                 "storage_limit_bytes": request.storage_limit_bytes,
+                **({} if basis is None else {"overhead_basis": basis}),
             },
             command=("ascend-perf", "collect", *self._device_words(), "--level", request.level, "--",
-                     *_masked_command(request.command)),
+                     *masked_command(request.command)),
             versions={
                 **versions(), **({"cann": self._here.cann_version} if self._here.cann_version else {}),
             },
@@ -512,23 +539,3 @@ def _code_words(code: int) -> str:
         killed = " (the memory of the machine, or of its container, was used up?)" if code == 137 else ""
         return f"the command was ended by signal {code - 128}{killed}"
     return f"the command ended with code {code}"
-
-
-def _masked_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Words of a command without folders, names of people and hosts, and values of secrets."""
-    shown: list[str] = []
-    hides_next = False
-    for word in words:
-        found = _SECRET.fullmatch(word)
-        if hides_next and not word.startswith("-"):
-            shown.append("<secret>")
-        elif found is not None and found[2] is not None:
-            shown.append(f"{found[1]}=<secret>")
-        else:
-            shown.append(masked(word))
-        hides_next = found is not None and found[2] is None
-    return tuple(shown)
-
-
-def _plain(value: object) -> Fact:
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

@@ -37,6 +37,8 @@ class Process:
     problems: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     times: dict[str, list[int]] = field(default_factory=dict)
+    first_ns: int | None = None
+    """Unix time at which its first step ended."""
     phases: list[tuple[int, str]] = field(default_factory=list)
     """Unix time at which its recordings began and ended."""
     is_wanted: bool = True
@@ -89,6 +91,7 @@ def _hear(process: Process, name: str, event: Mapping[str, Any]) -> None:
         process.is_wanted = False
     elif name == "end":
         process.steps = int(event["steps"])
+        process.first_ns = int(event["first_ns"]) if isinstance(event.get("first_ns"), int) else None
         process.times = {str(kind): [int(one) for one in times] for kind, times in event["times"].items()}
 
 

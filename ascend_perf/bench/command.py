@@ -41,7 +41,7 @@ class Ended:
 
 def run_command(
     words: Sequence[str], variables: Mapping[str, str], *, tick: Callable[[int], None] = lambda pid: None,
-    keeps_output: bool = False, umask: int = -1,
+    keeps_output: bool = False, umask: int = -1, on_output: Callable[[bytes], None] = lambda block: None,
 ) -> Ended:  # fmt: skip
     """Run to the end. A signal that reaches us goes to the whole group of the command; the second SIGINT or SIGTERM is
     passed on as SIGTERM, the third kills.
@@ -52,6 +52,7 @@ def run_command(
         tick: called about every 0.1 s with the process number.
         keeps_output: its standard output goes through us and its end is kept; else it is ours.
         umask: of the command; -1: ours.
+        on_output: given each piece of the output that goes through us as it comes, in a thread of its own.
     """
     with _signals() as arrived:
         try:
@@ -63,7 +64,7 @@ def run_command(
             code = 127 if isinstance(error, FileNotFoundError) else 126
             name = os.path.basename(words[0])
             return Ended(code=code, problem=f"the command cannot be started: {name}: {error.strerror}")
-        heard = _Heard(process) if keeps_output else None
+        heard = _Heard(process, on_output) if keeps_output else None
         passed = 0
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -98,9 +99,9 @@ def run_quietly(words: Sequence[str], variables: Mapping[str, str], *, timeout_s
 class _Heard:
     """Shows the output of a process and keeps its end."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], on_output: Callable[[bytes], None]) -> None:
         assert process.stdout is not None
-        self._pipe = process.stdout
+        self._pipe, self._on_output = process.stdout, on_output
         self._kept = b""
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         self._thread.start()
@@ -109,6 +110,7 @@ class _Heard:
         descriptor = self._pipe.fileno()
         while block := os.read(descriptor, 1 << 16):
             self._kept = (self._kept + block)[-KEPT_BYTES:]
+            self._on_output(block)
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 sys.stdout.buffer.write(block)
                 sys.stdout.buffer.flush()

@@ -481,6 +481,10 @@ def _checkpoint_of(resume: Path | None) -> str | None:
     Raises:
         InputError: there is none.
     """
+    if resume is not None and resume.name == manifests.FILE_NAME and resume.is_file():
+        raise InputError(
+            f"--resume {resume}: this is the manifest of a run, not the run", hint=f"--resume {resume.parent}"
+        )
     if resume is not None and (resume / manifests.FILE_NAME).exists():
         if not (resume / CHECKPOINT_FOLDER).is_dir():
             raise InputError(f"{resume} has no checkpoint", hint="run it with --save-checkpoint")

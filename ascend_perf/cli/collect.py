@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -15,6 +15,7 @@ from ascend_perf.errors import AscendPerfError, UsageError
 if TYPE_CHECKING:
     from ascend_perf.bench.virtual import Job
     from ascend_perf.collectors.collect_plan import Plan
+    from ascend_perf.model.run import Manifest
 
 
 @click.command("collect", context_settings={"ignore_unknown_options": False})
@@ -77,6 +78,10 @@ if TYPE_CHECKING:
     "-o", "--output", "folder", type=click.Path(path_type=Path),
     help="Run directory.  [default: runs/collect-PROGRAM-TIMESTAMP]",
 )  # fmt: skip
+@click.option(
+    "--measure-overhead", "measures_overhead", is_flag=True,
+    help="Run COMMAND once more before, without the collector, and say what the collector costs.",
+)
 @click.option("--force", is_flag=True, help="Replace a run directory that is there.")
 @click.option("--no-report", is_flag=True, help="Record only; the run directory can be analysed later, anywhere.")
 @click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of output.")
@@ -111,6 +116,7 @@ def command(
     snapshot: Path | None,
     python: str | None,
     folder: Path | None,
+    measures_overhead: bool,
     force: bool,
     no_report: bool,
     lang: Literal["en", "zh"],
@@ -141,6 +147,8 @@ def command(
     if device == _virtual.DEVICE:
         if collector not in ("auto", "torch-npu"):
             raise UsageError(f"--with {collector} does not know virtual NPUs", hint="leave --with out")
+        if measures_overhead:
+            raise UsageError("--measure-overhead: a virtual NPU has no time of its own to measure", hint="leave it out")
         collector, soc, job = "torch-npu", None, _job(given, words)
     else:
         given.refuse(but=("soc",))
@@ -150,7 +158,7 @@ def command(
         command=words, collector=collector, level=level, options=dict(_assigned(text) for text in options),
         storage_limit_bytes=None if storage_limit is None else size_bytes(storage_limit), delay_s=delay,
         duration_s=duration, ranks=None if ranks is None else ranks_of(ranks), skip=skip, warmup=warmup, steps=steps,
-        wait=wait, repeat=repeat, step_of=step_of, soc=soc, python=python,
+        wait=wait, repeat=repeat, step_of=step_of, soc=soc, python=python, measures_overhead=measures_overhead,
     )  # fmt: skip
     if dry_run:
         target = folder or default_folder(words or ("command",), datetime.now().astimezone())
@@ -174,8 +182,15 @@ def command(
         tell(note)
     if manifest.problem:
         click.echo(f"ascend-perf: {problem_words(manifest.problem, done.hint, lang)}", err=True)
+    if measures_overhead:
+        click.echo("\n".join(overhead_words(manifest, lang)), err=True)
     if done.has_trace and not no_report:
-        _report(done.folder, chosen_formats, lang)
+        try:
+            _report(done.folder, chosen_formats, lang)
+        except KeyboardInterrupt:
+            click.echo(f"ascend-perf: {_NO_REPORT[lang]}", err=True)
+            click.echo(str(done.folder))
+            raise click.exceptions.Exit(130) from None
     else:
         click.echo(str(done.folder))
     raise click.exceptions.Exit(done.code)
@@ -187,6 +202,22 @@ def _job(given: _virtual.Options, words: tuple[str, ...]) -> Job:
 
     settings = given.settings()
     return job_of(settings, launched(words), 1)
+
+
+_NO_REPORT: Final = {
+    "en": "stopped by Ctrl-C while the report was written: `ascend-perf analyze` writes it from the run directory",
+    "zh": "生成报告时被 Ctrl-C 中断：可用 `ascend-perf analyze` 从运行目录重新生成",
+}
+
+
+def overhead_words(manifest: Manifest, lang: Literal["en", "zh"]) -> list[str]:
+    """What each collector cost, with what was compared: the lines of the report."""
+    from ascend_perf.model.trace import ProfilerSettings
+    from ascend_perf.reports import overhead
+
+    rows = [[one.zh if lang == "zh" else one.en for one in row] for row in overhead.rows(manifest, ProfilerSettings())]
+    label = "采集开销" if lang == "zh" else "overhead"
+    return [f"ascend-perf: {label}: {name}: {said}; {basis}" for name, said, basis in rows]
 
 
 def _report(folder: Path, formats: tuple[str, ...], lang: Literal["en", "zh"]) -> None:
@@ -211,6 +242,8 @@ def plan_words(plan: Plan) -> str:
     rows = [("collector", plan.collector + (f" ({plan.why})" if plan.why else ""))]
     rows += [("set", f"{name}={shlex.quote(value)}") for name, value in plan.set_variables.items()]
     rows += [("unset", name) for name in plan.unset_variables]
+    if plan.measures_overhead:
+        rows.append(("first", "the command without the collector, to compare"))
     rows.append(("run", shlex.join(plan.words)))
     if plan.script is not None:
         rows += [("run.sh" if number == 0 else "", line) for number, line in enumerate(plan.script.splitlines())]

@@ -21,7 +21,8 @@ import pytest
 
 from ascend_perf.bench import collect as bench
 from ascend_perf.bench import command, watch
-from ascend_perf.bench.collect import Collected, collect, name_of
+from ascend_perf.bench._collect_words import name_of
+from ascend_perf.bench.collect import Collected, collect
 from ascend_perf.collectors import _msprof_options, msprof
 from ascend_perf.collectors.collect_plan import CollectRequest, Here, make_plan
 from ascend_perf.errors import MachineError, UsageError

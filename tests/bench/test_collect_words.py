@@ -10,7 +10,7 @@ from tests.reports.test_phrases import Fields, texts_of, untranslated
 
 COLLECTORS = ("collect_plan", "_msprof_options", "_torch_options", "_own_manifest", "in_process")
 MODULES = [
-    *(ROOT / "ascend_perf" / "bench" / f"{name}.py" for name in ("collect", "collected")),
+    *(ROOT / "ascend_perf" / "bench" / f"{name}.py" for name in ("collect", "collected", "overhead")),
     *(ROOT / "collectors" / f"{name}.py" for name in COLLECTORS),
 ]
 FIELDS: Fields = {

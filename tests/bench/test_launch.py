@@ -18,7 +18,7 @@ from ascend_perf.bench import before
 from ascend_perf.bench.launch import Notice, Ranks, Request, default_folder, launch
 from ascend_perf.collectors import devices
 from ascend_perf.collectors.environment import environment
-from ascend_perf.errors import MachineError, UsageError
+from ascend_perf.errors import InputError, MachineError, UsageError
 from ascend_perf.manifest import read_manifest, write_manifest
 from ascend_perf.model.run import Manifest
 from ascend_perf.workloads._spec import load_workloads
@@ -305,3 +305,17 @@ def test_the_default_folder_names_workload_preset_and_time() -> None:
     request = Request(workload="llm-pretrain", preset="1b")
 
     assert default_folder(request, datetime(2026, 4, 7, 10, 15, 32)) == Path("runs/llm-pretrain-1b-20260407-101532")
+
+
+def test_the_manifest_of_a_run_is_not_the_run_to_go_on_from(tmp_path: Path, packages: None) -> None:
+    run = tmp_path / "before"
+    run.mkdir()
+    (run / "manifest.json").write_text("{}")
+    for number, (given, what, hint) in enumerate((
+        (run / "manifest.json", "this is the manifest of a run, not the run", f"--resume {run}"),
+        (run, "has no checkpoint", "--save-checkpoint"),
+        (tmp_path / "nowhere", "there is nothing", "check the path"),
+    )):
+        with pytest.raises(InputError, match=what) as caught:
+            launch(Request(workload="llm-pretrain", device="cpu", resume=given), folder=tmp_path / f"run{number}")
+        assert hint in caught.value.hint

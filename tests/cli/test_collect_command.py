@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from ascend_perf import pipeline
 from ascend_perf.bench import collect as bench
 from ascend_perf.cli import collect as cli
 from ascend_perf.errors import UsageError
@@ -63,6 +64,23 @@ def test_a_profile_of_msprof_becomes_a_report_and_the_code_is_the_programs(
     report = json.loads((tmp_path / "run" / "report" / "report.json").read_text("utf-8"))
     assert report["data_origin"] == "measured"
     assert len(report["ranks"]) == 2  # one PROF directory each
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "stopped by Ctrl-C while the report"), ("zh", "被 Ctrl-C 中断")])
+def test_ctrl_c_while_the_report_is_written_names_the_run_directory(
+    command: Any, msprof: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lang: str, words: str
+) -> None:
+    def stopped(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "report", stopped)
+    said: Said = command(
+        "collect", "--with", "msprof", "-o", tmp_path / "run", "--lang", lang, "--", "bash", msprof
+    )
+    assert said.code == 130
+    assert words in said.err
+    assert said.out.splitlines()[-1] == str(tmp_path / "run")
+    assert (tmp_path / "run" / "manifest.json").is_file()
 
 
 def test_a_mistake_ends_before_anything_is_made(command: Any, msprof: Path, tmp_path: Path) -> None:

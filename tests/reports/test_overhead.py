@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,9 @@ from tests.reports import _samples
 
 STEPS = {"step_time_median": 200.0, "step_time_iqr": 10.0, "step_count": 20.0}
 COLLECT: dict[str, Fact] = {"collector": "torch", "level": "standard"}
+BY_STEPS: dict[str, Fact] = {"collector": "msprof", "level": "standard", "overhead_basis": "steps"}
+BY_COMMAND: dict[str, Fact] = {"collector": "msprof", "level": "standard", "overhead_basis": "command"}
+SPAN = {"profiler_overhead": 0.52, "profiler_overhead_low": 0.49, "profiler_overhead_high": 0.55}
 TORCH = ProfilerSettings(producer="torch.profiler")
 
 
@@ -35,7 +39,20 @@ def manifest(config: dict[str, Fact], **values: float) -> Manifest:
         (COLLECT, {"profiler_overhead": -0.04, **STEPS}, "profiler: torch standard", "< 5 %", "20 steps without"),
         (COLLECT, {"profiler_overhead": -0.3, **STEPS}, "profiler: torch standard", "not measured", "30 % shorter"),
         (COLLECT, STEPS, "profiler: torch standard", "not measured", "less than 3 steps"),
-        ({"collector": "msprof", "level": "deep"}, {}, "profiler: msprof deep", "not measured", "sees no steps"),
+        (COLLECT, {}, "profiler: torch standard", "not measured", "`ascend-perf collect --measure-overhead`"),
+        ({"collector": "msprof", "level": "deep"}, {}, "profiler: msprof deep", "not measured", "--measure-overhead"),
+        # A run of its own without the collector: steps, lines of output that count them, or the whole command.
+        (BY_STEPS, {**SPAN, **STEPS}, "profiler: msprof standard", "52 % (49 % to 55 %)", "of a run of its own"),
+        ({**BY_STEPS, "overhead_basis": "lines"}, {**SPAN, **STEPS}, "profiler: msprof standard", "52 % (49 % to 55 %)",
+         "between lines of output that count steps"),
+        (BY_STEPS, {**SPAN, **STEPS, "profiler_overhead": 0.04}, "profiler: msprof standard", "< 5 %",
+         "20 steps of a run of its own without"),
+        ({**BY_STEPS, "overhead_basis": "lines"}, {**STEPS, "profiler_overhead": 0.04}, "profiler: msprof standard",
+         "< 5 %", "as far as 20 times between lines"),
+        (BY_STEPS, {**SPAN, **STEPS, "profiler_overhead": -0.3}, "profiler: msprof standard", "not measured",
+         "something else slowed"),
+        (BY_COMMAND, {"command_overhead": 0.31}, "profiler: msprof standard", "31 %", "such runs vary is not known"),
+        (BY_COMMAND, {"command_overhead": -0.2}, "profiler: msprof standard", "not measured", "20 % less time under"),
         # `ascend-perf run`: the profile tells the profiler.
         ({}, {"profiler_overhead": 0.5, **STEPS}, "profiler: torch.profiler", "50 %", "in the same run"),
     ],
@@ -43,9 +60,17 @@ def manifest(config: dict[str, Fact], **values: float) -> Manifest:
 def test_the_profiler_with_its_level(
     config: dict[str, Fact], values: dict[str, float], name: str, said: str, basis: str
 ) -> None:
-    (row,) = overhead.rows(manifest(config, **values), TORCH)
+    row, *others = overhead.rows(manifest(config, **values), TORCH)
     assert (row[0].en, row[1].en) == (name, said)
     assert basis in row[2].en
+    assert all(re.search(r"[\u4e00-\u9fff]|%", words.zh) for words in row[1:])
+    # Telemetry has a row of its own wherever `ascend-perf collect` ran.
+    assert [one[0].en for one in others] == (["telemetry"] if config else [])
+
+
+def test_telemetry_that_was_not_sampled_is_said_with_the_step_that_brings_it() -> None:
+    _, row = overhead.rows(manifest(COLLECT, profiler_overhead=0.28, **STEPS), TORCH)
+    assert [one.en for one in row] == ["telemetry", "not measured", "nothing was sampled: pip install psutil"]
 
 
 def test_telemetry_as_a_share_of_a_core() -> None:
