@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -103,29 +104,36 @@ class Cost:
     class_name: str
 
 
-@dataclass
-class NativeCost:
-    """The C files of the model, compiled into a folder that lives as long as this object.
-
-    Raises:
-        MachineError: there is no C compiler, or it refuses the file.
-    """
-
-    _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
-    _library: ctypes.CDLL = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        compiler = shutil.which("gcc") or shutil.which("cc")
-        if compiler is None:
-            raise MachineError("no C compiler is here", hint="install gcc")
-        self._folder = tempfile.TemporaryDirectory(prefix="vnpu-cost-")
-        library = Path(self._folder.name) / "libcost.so"
-        command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library),
-                   *map(str, sorted(_NATIVE.glob("cost*.c"))), "-lm"]  # fmt: skip
+@lru_cache(maxsize=1)
+def _compiled() -> bytes:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise MachineError("no C compiler is here", hint="install gcc")
+    with tempfile.TemporaryDirectory(prefix="vnpu-cost-") as folder:
+        library = Path(folder) / "libcost.so"
+        command = [
+            compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library),
+            *map(str, sorted(_NATIVE.glob("cost*.c"))), "-lm",
+        ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise MachineError(f"the cost model does not compile: {done.stderr.strip()[:2000]}")
-        self._library = ctypes.CDLL(str(library))
+        return library.read_bytes()
+
+
+class NativeCost:
+    """The C files of the model, compiled once in a process; each object has a table of its own.
+
+    Raises:
+        MachineError: there is no C compiler, or it refuses the files.
+    """
+
+    def __init__(self) -> None:
+        # Loading one file twice gives one table; a copy gives another. Once loaded, its name is no longer needed.
+        with tempfile.NamedTemporaryFile(suffix=".so") as copy:
+            copy.write(_compiled())
+            copy.flush()
+            self._library = ctypes.CDLL(copy.name)
         for name in ("vn_cost_kernel", "vn_cost_time", "vn_cost_collective", "vn_cost_copy", "vn_cost_value"):
             getattr(self._library, name).restype = ctypes.c_double
         for name in ("vn_cost_work", "vn_cost_algorithm", "vn_cost_problem", "vn_cost_unknown"):

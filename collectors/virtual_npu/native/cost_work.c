@@ -297,7 +297,9 @@ static void work_of_attention(const vn_cost_operator *op, const vn_arg *args, in
     layout_t q, k;
     if (!layout_of(args[at].text, t[0], heads, &q)) return;
     if (!layout_of(args[at].text, t[1], heads, &k)) k = q;
-    if (is_inference && k.batch != q.batch && !q.is_packed) k.length = k.length * k.batch / fmax(q.batch, 1);
+    /* Keys may be a pool of blocks: then what shows is not sequences by lengths. */
+    double held = k.batch * k.length;
+    if (is_inference && k.batch != q.batch && !q.is_packed) k.length = held / fmax(q.batch, 1);
     /* Some models have values narrower than keys; where heads and width share a dimension they are taken as equal. */
     layout_t v;
     double width_v = !strchr(args[at].text, 'H') && layout_of(args[at].text, t[2], heads, &v) ? v.width : q.width;
@@ -311,9 +313,10 @@ static void work_of_attention(const vn_cost_operator *op, const vn_arg *args, in
     if (sparse == 2 || sparse == 3) { before = INFINITY; after = 0; }
     else if (sparse == 0 && !has_mask) before = after = INFINITY;
     else if (sparse == 1) before = after = INFINITY;
+    /* Elsewhere arrays of integers are something else, such as where a slice of the sequence starts. */
     const vn_arg *lengths[2] = {NULL, NULL};
     int found = 0;
-    for (int i = 0; i < n && found < 2; i++)
+    for (int i = 0; (q.is_packed || is_inference) && i < n && found < 2; i++)
         if (args[i].kind == 'i' && args[i].count > 0 && args[i].ints && (!found || args[i].count == lengths[0]->count))
             lengths[found++] = &args[i];
     double pairs = 0;
@@ -327,7 +330,6 @@ static void work_of_attention(const vn_cost_operator *op, const vn_arg *args, in
             tokens += times * other;
         }
         /* Keys and values may be the pool of all sequences: only those of these ones are read. */
-        double held = k.batch * k.length;
         if (is_inference && held > 0)
             work->bytes = tensor_bytes(t[0]) + tensor_bytes(last_tensor(args, n))
                         + fmin(tokens / held, 1) * (tensor_bytes(t[1]) + tensor_bytes(t[2]));
