@@ -25,6 +25,7 @@ from ascend_perf.parsers._ascend_kernels import KernelRows, completed, read_kern
 from ascend_perf.parsers._ascend_steps import NO_HOST_STEPS, assign_steps, step_table
 from ascend_perf.parsers._ascend_timeline import Timeline
 from ascend_perf.parsers._ascend_trace import read_trace_view
+from ascend_perf.parsers._python_frames import SHORT_CALLS
 
 
 @dataclass
@@ -147,7 +148,7 @@ class _Rank:
         return label if label.rpartition("/")[2] == path.name else f"{label}/{path.name}"
 
     def _used(self, path: Path, kind: Kind, rows: int, dropped: tuple[Dropped, ...] = ()) -> None:
-        lost = sum(reason.count for reason in dropped if not reason.reason.startswith("python frame"))
+        lost = sum(reason.count for reason in dropped if reason.reason != SHORT_CALLS)
         if lost > MAX_LOST_RATIO * max(rows, 1):
             self.warnings.append(f"{path.name}: {lost} of {rows} rows cannot be used: sums are too low")
         self._source(path, kind.value, rows=rows, dropped=dropped)

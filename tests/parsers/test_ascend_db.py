@@ -322,6 +322,22 @@ def test_rows_in_a_write_ahead_log_count_and_the_folder_stays_as_it_is(tmp_path:
     writer.close()
 
 
+def test_short_python_calls_are_left_out_without_a_warning(tmp_path: Path) -> None:
+    path = write_database(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        columns = [row[1] for row in connection.execute("pragma table_info(PYTORCH_API)")]
+        call = {"startNs": BASE, "endNs": BASE + 100, "globalTid": THREAD, "name": 1, "type": 50003}
+        connection.executemany(
+            f"insert into PYTORCH_API values ({', '.join('?' * len(columns))})",
+            [tuple(call.get(name) for name in columns)] * 100,
+        )
+        connection.commit()
+    meta = read(path).meta
+    (source,) = [source for source in meta.sources if source.dropped]
+    assert [dropped.count for dropped in source.dropped if dropped.reason.startswith("Python call")] == [101]  # one is in each of these databases
+    assert not [warning for warning in meta.warnings if "sums are too low" in warning]
+
+
 def test_absent_tables_are_no_error(tmp_path: Path) -> None:
     out = DatabaseWriter(tmp_path / "ascend_pytorch_profiler.db")
     out.table("TASK", ("startNs", "endNs", "globalTaskId", "connectionId", "taskType"), [(BASE, BASE + 5, 1, 1, 0)])
