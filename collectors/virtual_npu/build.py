@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from ascend_perf.collectors.virtual_npu import call_sites, elf, signatures
-from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder, sync
+from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder
 from ascend_perf.collectors.virtual_npu.elf import Elf
 from ascend_perf.collectors.virtual_npu.wheel import COMPLETE, Interpreter, Site
 from ascend_perf.errors import MachineError
@@ -37,7 +37,7 @@ OTHER_LIBRARIES: Final = (
     "libacl_op_compiler.so", "libacl_tdt_channel.so", "libge_runner.so", "libgraph.so", "libhccl.so",
     # opened by name while torch_npu runs
     "libopapi.so", "libopapi_math.so", "libopapi_nn.so", "libopapi_cv.so", "libopapi_transformer.so",
-    "libmsprofiler.so", "libnnopbase.so", "libascend_hal.so", "libms_tools_ext.so",
+    "libmsprofiler.so", "libnnopbase.so", "libascend_hal.so", "libms_tools_ext.so", "libhcomm.so",
 )  # fmt: skip
 LOG: Final = "build.log"
 HOME_FOLDERS: Final = ("lib64", "runtime", "compiler", "opp")
@@ -104,9 +104,8 @@ def libraries_for(
         with new_folder(cache, cache / "libraries" / key) as folder:
             needs = needs_of(site, interpreter)
             build(folder, needs, compiler, build_id=f"torch_npu {site.version} {source}", notes=_notes(needs, site))
-            marker = folder / COMPLETE
-            marker.write_text(json.dumps({MAIN_LIBRARY: file_hash(folder / "lib64" / MAIN_LIBRARY)}), "utf-8")
-            sync(marker)
+            told = {MAIN_LIBRARY: file_hash(folder / "lib64" / MAIN_LIBRARY)}
+            (folder / COMPLETE).write_text(json.dumps(told), "utf-8")
         seconds["build"] = time.perf_counter() - began
         say(f"built them in {seconds['build']:.1f} s ({len(needs.operators)} operators)")
     ready = _ready(cache, source, key)

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ascend_perf.collectors.virtual_npu import _interpreter_facts
-from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder, sync
+from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder
 from ascend_perf.device.compatibility import torch_of
 from ascend_perf.errors import InputError, MachineError
 
@@ -336,9 +336,7 @@ def _unpack(wheel: Path, cache: Path, say: Say, seconds: dict[str, float]) -> Si
             "wheel": wheel.name, "sha256": digest, "version": found["version"],
             "hash": hashlib.sha256(json.dumps(sorted(libraries.items())).encode()).hexdigest(), "files": files,
         })  # fmt: skip
-        marker = folder / COMPLETE
-        marker.write_text(text, "utf-8")
-        sync(marker)
+        (folder / COMPLETE).write_text(text, "utf-8")
     seconds["unpack"] = time.perf_counter() - began
     size = sum(int(entry[0]) for entry in files.values())
     say(f"unpacked {len(files)} files ({size / 1e6:.0f} MB) in {seconds['unpack']:.1f} s")

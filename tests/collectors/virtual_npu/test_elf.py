@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -25,7 +26,11 @@ extern int maybe_there(void) __attribute__((weak));
 static int hidden(void) { return 7; }
 int offered_data = 3;
 const char *const table[] = {"first", "second"};
-int offered(int x) { printf("%d", x); return from_cann(x) + also_from_cann() + (maybe_there ? maybe_there() : hidden()); }
+int offered(int x)
+{
+    printf("%d", x);
+    return from_cann(x) + also_from_cann() + (maybe_there ? maybe_there() : hidden());
+}
 """
 
 
@@ -154,7 +159,5 @@ def test_a_damaged_file_is_read_or_refused(library: Path, tmp_path: Path, data: 
     path = tmp_path / "damaged.so"
     path.unlink(missing_ok=True)
     path.write_bytes(bytes(content[:cut]))
-    try:
+    with contextlib.suppress(InputError):
         read_all(path)
-    except InputError:
-        pass
