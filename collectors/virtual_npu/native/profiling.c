@@ -135,28 +135,31 @@ uint64_t MsprofGetHashId(const char *hashInfo, size_t length)
 
 static uint64_t next_range = 1;
 
-static void mark_locked(const char *kind, const char *text, uint64_t id, const char *domain, aclrtStream stream)
+/* Text of a start is "<id> <message>", of an end "<id>", so that the two can be tied together. */
+static uint64_t mark(const char *kind, const char *message, uint64_t id, const char *domain, aclrtStream stream)
 {
-    char escaped[DETAIL_BYTES], escaped_domain[256];
+    char text[DETAIL_BYTES / 2], escaped[DETAIL_BYTES], escaped_domain[256];
+    vn_lock();
+    if (!strcmp(kind, "start"))
+        id = next_range++;
+    if (id && message)
+        snprintf(text, sizeof text, "%llu %s", (unsigned long long)id, message);
+    else if (id)
+        snprintf(text, sizeof text, "%llu", (unsigned long long)id);
+    else
+        snprintf(text, sizeof text, "%s", message ? message : "");
     const vn_stream *queue = stream ? vn_stream_locked(stream) : NULL;
     vn_record_locked("N\t%lld\t%s\t%s\t%d\t%llu\t%s\t%lld", (long long)vn_now_locked(), kind,
-                     vn_escape(text ? text : "", escaped, sizeof escaped), vn_thread_id(), (unsigned long long)id,
-                     vn_escape(domain, escaped_domain, sizeof escaped_domain), queue ? (long long)queue->id : -1);
-}
-
-static uint64_t mark(const char *kind, const char *text, uint64_t id, const void *domain, aclrtStream stream)
-{
-    vn_lock();
-    if (!id && !strcmp(kind, "start"))
-        id = next_range++;
-    mark_locked(kind, text, id, domain ? domain : "default", stream);
+                     vn_escape(text, escaped, sizeof escaped), vn_thread_id(), (unsigned long long)id,
+                     vn_escape(domain ? domain : "default", escaped_domain, sizeof escaped_domain),
+                     queue ? (long long)queue->id : -1);
     vn_unlock();
     return id;
 }
 
 void mstxMarkA(const char *message, aclrtStream stream) { mark("mark", message, 0, NULL, stream); }
 uint64_t mstxRangeStartA(const char *message, aclrtStream stream) { return mark("start", message, 0, NULL, stream); }
-void mstxRangeEnd(uint64_t id) { mark("end", "", id, NULL, NULL); }
+void mstxRangeEnd(uint64_t id) { mark("end", NULL, id, NULL, NULL); }
 
 /* A domain is its name. */
 void *mstxDomainCreateA(const char *name) { return strdup(name ? name : "default"); }
@@ -172,7 +175,7 @@ uint64_t mstxDomainRangeStartA(void *domain, const char *message, aclrtStream st
     return mark("start", message, 0, domain, stream);
 }
 
-void mstxDomainRangeEnd(void *domain, uint64_t id) { mark("end", "", id, domain, NULL); }
+void mstxDomainRangeEnd(void *domain, uint64_t id) { mark("end", NULL, id, domain, NULL); }
 
 /* Marker through the profiler; torch_npu puts one at each operator to tie host and device together. Too many to keep. */
 aclError aclprofMarkEx(const char *msg, size_t msgLen, aclrtStream stream)
