@@ -329,12 +329,13 @@ def test_short_python_calls_are_left_out_without_a_warning(tmp_path: Path) -> No
         call = {"startNs": BASE, "endNs": BASE + 100, "globalTid": THREAD, "name": 1, "type": 50003}
         connection.executemany(
             f"insert into PYTORCH_API values ({', '.join('?' * len(columns))})",
-            [tuple(call.get(name) for name in columns)] * 100,
+            [tuple(call.get(name) for name in columns)] * 999,
         )
         connection.commit()
     meta = read(path).meta
     (source,) = [source for source in meta.sources if source.dropped]
-    assert [dropped.count for dropped in source.dropped if dropped.reason.startswith("Python call")] == [101]  # one is in each of these databases
+    # One more is in each of these databases, and two rows that really are lost: too few for a warning.
+    assert [dropped.count for dropped in source.dropped if dropped.reason.startswith("Python call")] == [1000]
     assert not [warning for warning in meta.warnings if "sums are too low" in warning]
 
 
