@@ -69,21 +69,34 @@ def cli() -> None:
     """
 
 
+def _in_words(error: AscendPerfError) -> str:
+    """What went wrong and the next step, in Chinese where it is asked for and the words are there."""
+    from ascend_perf.cli._usage import language
+
+    if language(sys.argv[1:]) == "en":
+        return str(error)
+    from ascend_perf.reports.phrases import spoken
+
+    return spoken(error.what, "zh") + (f"\n  提示：{spoken(error.hint, 'zh')}" if error.hint else "")
+
+
 def main() -> None:
     """Entry point; turns errors that a user can cure into one message and an exit code."""
     collect_rarely()
     try:
-        code = cli(standalone_mode=False)
+        code = cli(standalone_mode=False, prog_name="ascend-perf")
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        from ascend_perf.cli._usage import language, shown
+
+        click.echo(shown(error, language(sys.argv[1:])), err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("ascend-perf: stopped", err=True)
         sys.exit(130)
     except AscendPerfError as error:
         # Messages quote names of files: no escapes for the terminal, and no "::error::" that a CI server obeys.
-        plain = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", f"ascend-perf: {error}")
+        plain = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", f"ascend-perf: {_in_words(error)}")
         click.echo(re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", plain), err=True)
         sys.exit(error.exit_code)
     except Exception:

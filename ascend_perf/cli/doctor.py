@@ -23,7 +23,8 @@ _NAMES: Final = {
     "ascend": "昇腾", "device": "设备", "driver": "驱动", "firmware": "固件", "npu-smi": "npu-smi", "chip": "芯片",
     "health": "健康", "links": "链路", "ports": "网口", "cann": "CANN", "msprof": "msprof", "hccl-test": "hccl_test",
     "atc": "atc", "mspti": "msPTI", "ascend-dmi": "ascend-dmi", "nvidia": "NVIDIA", "rapl": "RAPL",
-    "psutil": "psutil", "exporter": "npu-exporter", "environment": "环境变量", "limits": "限制", "shared memory": "共享内存", "disk": "磁盘",
+    "psutil": "psutil", "exporter": "npu-exporter", "environment": "环境变量", "limits": "限制",
+    "shared memory": "共享内存", "disk": "磁盘",
     "libc": "glibc", "clock": "时钟",
 }  # fmt: skip
 _WORDS: Final = {
