@@ -5,6 +5,7 @@ python -m benchmarks.calibrate_virtual_npu                 errors of the constan
 python -m benchmarks.calibrate_virtual_npu --fit           constants fitted anew, and their errors
 python -m benchmarks.calibrate_virtual_npu --fit --write   the same, written into cost_model.yaml
 python -m benchmarks.calibrate_virtual_npu --shapes matmul every distinct call of a class, real and modelled
+python -m benchmarks.calibrate_virtual_npu --collectives   the same for collectives
 
 The profiles are those of ASCEND_PERF_TRACES (or ../shared/traces). A call is an op type with its shapes and dtypes; its
 real time is the median over its repetitions, and medians of errors weigh every repetition, as a step does.
@@ -24,7 +25,9 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.collectors.virtual_npu._cost_native import NativeCost
-from ascend_perf.collectors.virtual_npu.cost import FILE, CostModel, Ratio, cost_model, table_lines
+from ascend_perf.collectors.virtual_npu.cost import FILE, CostModel, Ratio, cost_lines, cost_model, table_lines
+from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
+from benchmarks.npu_collectives import show_collectives
 from benchmarks.npu_kernels import SETS, Call, KernelSet, read_calls, spec_of, traces_folder
 
 MIN_OWN_RATIO: Final = 8
@@ -168,7 +171,8 @@ class Calibration:
         self.model = replace(self.model, classes={**self.model.classes, name: replace(old, constants=constants)})
 
     def ratios(self) -> dict[str, Ratio]:
-        """Uncertainty of each class: 10th to 90th percentile of real over modelled, each distinct call once.
+        """Uncertainty of each class: 10th to 90th percentile of real over modelled, each distinct call once; of few calls
+        the least and the largest.
 
         From the sets that are no repetition of a fitted one where they hold enough calls of the class, else from all.
         """
@@ -182,8 +186,9 @@ class Calibration:
         found = {}
         for name, values in every.items():
             chosen = held[name] if len(held[name]) >= MIN_OWN_RATIO else values
-            low, high = np.percentile(chosen, [10, 90])
-            least = NARROWEST if len(chosen) >= MIN_OWN_RATIO else NARROWEST_OF_FEW
+            are_few = len(chosen) < MIN_OWN_RATIO
+            low, high = (min(chosen), max(chosen)) if are_few else np.percentile(chosen, [10, 90])
+            least = NARROWEST_OF_FEW if are_few else NARROWEST
             found[name] = Ratio(low=min(float(low), least[0]), high=max(float(high), least[1]), kernels=len(chosen))
         return found
 
@@ -311,6 +316,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="choose the constants anew")
     parser.add_argument("--write", action="store_true", help="write them into cost_model.yaml")
     parser.add_argument("--shapes", metavar="CLASS", help="every distinct call of a class")
+    parser.add_argument("--collectives", action="store_true", help="every collective")
     given = parser.parse_args()
     folder = traces_folder()
     if folder is None:
@@ -322,6 +328,10 @@ def main() -> None:
     show_errors(calibration)
     if given.shapes:
         show_shapes(calibration, given.shapes)
+    if given.collectives:
+        native = NativeCost()
+        native.load(cost_lines(VirtualNpu()))
+        show_collectives(folder, native)
     if given.write:
         FILE.write_text(write_constants(FILE.read_text("utf-8"), calibration), "utf-8")
         print(f"written: {FILE.name}")
