@@ -29,7 +29,7 @@ RULES: Final = (
     "tensors", "matmul", "grouped", "conv", "conv_backward", "attention", "attention_backward", "attention_inference",
     "gather", "scatter", "scatter_out", "scatter_grad", "copy",
 )  # fmt: skip
-"""How work follows from arguments; implemented in native/cost.c."""
+"""How work follows from arguments; implemented in native/cost_work.c."""
 _STATUSES: Final = ("measured", "fitted", "assumed")
 _SWITCHED: Final = "Ascend910_93"
 """Chips of which every card reaches every other through a switch at its whole rate (Atlas A3); others are a mesh."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ascend_perf.collectors.virtual_npu._cost_native import Work
-from ascend_perf.collectors.virtual_npu.cost import FILE, cost_model
+from ascend_perf.collectors.virtual_npu._cost_native import NativeCost, Work
+from ascend_perf.collectors.virtual_npu.cost import FILE, cost_lines, cost_model
+from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
 from ascend_perf.ops.classify import ascend_class
 from benchmarks.calibrate_virtual_npu import (
     FITTED,
@@ -22,6 +23,7 @@ from benchmarks.calibrate_virtual_npu import (
     ranges_of,
     write_constants,
 )
+from benchmarks.npu_collectives import read_collectives
 from benchmarks.npu_kernels import SETS, Call, spec_of, work_of_kernel
 
 PRODUCTS = ("matmul", "batch_matmul")
@@ -70,6 +72,22 @@ def test_totals_of_sets(calibration: Calibration, name: str, limit: float) -> No
     assert abs(calibration.errors([name]).total_ratio) < limit
 
 
+def test_collectives(traces: Path) -> None:
+    native = NativeCost()
+    native.load(cost_lines(VirtualNpu()))
+    rows = read_collectives(traces)
+    off = [(row, native.collective(row.op, row.size, row.ranks, 8).ns / row.ns - 1) for row in rows]
+    # Groups of two over one link: where the constants come from.
+    own = [ratio for row, ratio in off if row.job == "qwen-comm"]
+    assert len(own) == 28
+    assert np.median(np.abs(own)) < 0.02
+    # Eight ranks on a full mesh, the largest message of two runs. Two of the ranks are kept: shorter messages show
+    # the waiting of the others.
+    largest = [ratio for row, ratio in off if row.job != "qwen-comm" and row.size > 100e6]
+    assert len(largest) == 2
+    assert max(map(abs, largest)) < 0.20
+
+
 def test_kernels_are_of_the_kind_that_the_analyzers_see(calibration: Calibration) -> None:
     model = cost_model()
     seen = set()
@@ -106,6 +124,7 @@ def test_what_is_left_out_is_counted(calibration: Calibration) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_written_constants_are_those_of_the_fit(traces: Path) -> None:
     """A fit that starts at the constants of the file ends there: nobody changed one by hand."""
     again = Calibration(traces, cost_model())

@@ -7,6 +7,7 @@ sizes written out.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def busiest_core_ns(batch: int, m: int, n: int, k: int, dtype: int, efficiency: 
 @settings(max_examples=150, deadline=None)
 @given(m=SIZES, n=SIZES, k=st.integers(1, 3000), dtype=DTYPES)
 def test_a_product_takes_what_its_busiest_core_takes(m: int, n: int, k: int, dtype: int) -> None:
-    args = [tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype), tensor(m, n, dtype=dtype), 0]
+    args: list[Arg] = [tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype), tensor(m, n, dtype=dtype), 0]
     cost = native().kernel("aclnnMatmul", args)
     assert cost.class_name == "matmul"
     assert cost.flops == 2 * m * n * k
@@ -86,7 +87,7 @@ def test_a_batch_of_products_is_dealt_like_one(batch: int, m: int, n: int, k: in
 
 
 def test_a_shared_operand_makes_one_large_product() -> None:
-    args = [tensor(3, 40, 64, dtype=BF16), tensor(64, 48, dtype=BF16), tensor(3, 40, 48, dtype=BF16), 0]
+    args: list[Arg] = [tensor(3, 40, 64, dtype=BF16), tensor(64, 48, dtype=BF16), tensor(3, 40, 48, dtype=BF16), 0]
     _, work = native().work("aclnnMatmul", args)
     assert (work.batch, work.m, work.n, work.k) == (1, 120, 48, 64)
 
@@ -108,9 +109,9 @@ def test_a_gradient_of_weights_reads_both_operands_across() -> None:
     across = native().kernel("aclnnMatmul", [x_transposed, dy, tensor(width, out, dtype=BF16), 0])
     assert native().work("aclnnMatmul", [x_transposed, dy, tensor(width, out, dtype=BF16), 0])[1].both_outer
     assert across.cube_ns == pytest.approx(busiest_core_ns(1, width, out, tokens, BF16, 0.5), rel=1e-9)
-    forward = [tensor(tokens, width, dtype=BF16), weight_transposed, dy, 0]
+    forward: list[Arg] = [tensor(tokens, width, dtype=BF16), weight_transposed, dy, 0]
     assert not native().work("aclnnMatmul", forward)[1].both_outer
-    backward = [dy, tensor(out, width, dtype=BF16), tensor(tokens, width, dtype=BF16), 0]
+    backward: list[Arg] = [dy, tensor(out, width, dtype=BF16), tensor(tokens, width, dtype=BF16), 0]
     assert not native().work("aclnnMatmul", backward)[1].both_outer
     # Swapped dimensions are read as they are; nothing is copied first.
     assert native().work("aclnnMatmul", forward)[1].copied == 0
@@ -124,7 +125,7 @@ def test_an_operand_with_gaps_is_copied_first() -> None:
 
 def test_weights_that_do_not_fit_leave_the_summed_dimension_of_the_first_operand() -> None:
     # Two 4-bit values in a byte: the second operand shows half of its columns.
-    args = [tensor(32, 128, dtype=BF16), tensor(128, 24, dtype=2), tensor(32, 48, dtype=BF16), 0]
+    args: list[Arg] = [tensor(32, 128, dtype=BF16), tensor(128, 24, dtype=2), tensor(32, 48, dtype=BF16), 0]
     _, work = native().work("aclnnMatmul", args)
     assert (work.m, work.n, work.k) == (32, 48, 128)
 
@@ -133,8 +134,8 @@ def test_weights_that_do_not_fit_leave_the_summed_dimension_of_the_first_operand
 @given(experts=st.integers(1, 8), tokens=st.integers(1, 40), k=st.integers(1, 64), n=st.integers(1, 64))
 def test_products_of_experts_count_each_token_once(experts: int, tokens: int, k: int, n: int) -> None:
     x, y = tensor(tokens * experts, k, dtype=BF16), tensor(tokens * experts, n, dtype=BF16)
-    stacked = [[x], [tensor(experts, k, n, dtype=BF16)], None, None, [y]]
-    listed = [[x], [tensor(k, n, dtype=BF16)] * experts, None, None, [y]]
+    stacked: list[Arg] = [[x], [tensor(experts, k, n, dtype=BF16)], None, None, [y]]
+    listed: list[Arg] = [[x], [tensor(k, n, dtype=BF16)] * experts, None, None, [y]]
     for args in (stacked, listed):
         _, work = native().work("aclnnGroupedMatmulV5", args)
         assert work.flops == 2 * tokens * experts * k * n
@@ -158,10 +159,10 @@ def test_convolutions(batch: int, inputs: int, outputs: int, side: int, taps: in
     assert (work.m, work.n) == (batch * out_side**2, outputs)
     assert work.k == taps**2 * up(inputs // groups, block)
     mask: list[Arg] = [None, 0]
-    both = [y, x, w, (outputs,), *settings_of_it, *mask, x, w, None]
+    both: list[Arg] = [y, x, w, (outputs,), *settings_of_it, *mask, x, w, None]
     _, work = native().work("aclnnConvolutionBackward", both)
     assert (work.flops, work.kernels) == (2 * one, 2)
-    only_weight = [y, x, w, (outputs,), *settings_of_it, *mask, None, w, None]
+    only_weight: list[Arg] = [y, x, w, (outputs,), *settings_of_it, *mask, None, w, None]
     if x.shape != w.shape:
         _, work = native().work("aclnnConvolutionBackward", only_weight)
         assert (work.flops, work.kernels) == (one, 1)
@@ -191,7 +192,7 @@ CAUSAL = tensor(2048, 2048, dtype=BOOL)
     width=st.integers(1, 40),
 )  # fmt: skip
 def test_attention_counts_the_same_in_every_layout(batch: int, heads: int, queries: int, keys: int, width: int) -> None:
-    shapes = {
+    shapes: dict[str, Callable[[int], tuple[int, ...]]] = {
         "BNSD": lambda s: (batch, heads, s, width), "BSND": lambda s: (batch, s, heads, width),
         "BSH": lambda s: (batch, s, heads * width), "SBH": lambda s: (s, batch, heads * width),
     }  # fmt: skip
@@ -355,7 +356,7 @@ def test_larger_operands_never_take_less(name: str, small: int, more: int) -> No
 @given(m=SIZES, n=SIZES, k=SIZES, which=st.integers(0, 2), more=st.integers(1, 900))
 def test_larger_products_never_take_less(m: int, n: int, k: int, which: int, more: int) -> None:
     def ns(m: int, n: int, k: int) -> float:
-        args = [tensor(m, k, dtype=BF16), tensor(k, n, dtype=BF16), tensor(m, n, dtype=BF16), 0]
+        args: list[Arg] = [tensor(m, k, dtype=BF16), tensor(k, n, dtype=BF16), tensor(m, n, dtype=BF16), 0]
         return native().kernel("aclnnMatmul", args).ns
 
     larger = [m, n, k]
