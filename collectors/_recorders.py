@@ -42,7 +42,7 @@ class Recorder(Protocol):
 
     @property
     def device(self) -> str:
-        """What it records: npu, cuda or cpu."""
+        """What it records: npu (with the number of the device, npu:3), cuda or cpu."""
 
     @property
     def backend(self) -> Literal["torch-npu", "torch"]:
@@ -230,6 +230,19 @@ class _TorchRecorder:
                 remove(left)
 
 
+def _npu_here() -> str:
+    """The NPU of this process by its number on the machine, npu:3; npu where that is not known."""
+    current = getattr(getattr(sys.modules.get("torch"), "npu", None), "current_device", None)
+    if current is None:
+        return "npu"
+    try:
+        index = int(current())
+    except (RuntimeError, TypeError, ValueError):
+        return "npu"
+    listed = [part for part in os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",") if part.isdecimal()]
+    return f"npu:{listed[index] if index < len(listed) else index}"
+
+
 def _check_whole(plain: Path) -> None:
     """A trace that could not be written to its end is no trace.
 
@@ -251,12 +264,12 @@ class _NpuRecorder:
     of its own: parsing here would stall all ranks."""
 
     backend: Literal["torch-npu"] = "torch-npu"
-    device: str = "npu"
 
     def __init__(self, folder: Path, name: str, level: str, options: Mapping[str, Any], schedule: Schedule) -> None:
         from torch_npu import profiler
 
         self._has_given_way = False
+        self.device = _npu_here()
         _other_profilers.watch_npu()
         if _other_profilers.is_npu_on():
             raise MachineError(_other_profilers.OWN_PROFILER, hint=_other_profilers.OWN_HINT)

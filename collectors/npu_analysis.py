@@ -7,6 +7,7 @@ Source: format reference for collectors, section 2.4.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,21 @@ def start(folder: Path, variables: Mapping[str, str], log: Path) -> subprocess.P
             command(folder), env=dict(variables), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
+
+
+def too_many_devices(folder: Path, torch_npu: str | None) -> int:
+    """Devices of one process in its raw data, where this torch_npu does not record several reliably; else 0.
+
+    Source: same, section 2.5: 2.1.0.post14, 2.5.1.post2, or 2.6.0 and newer do.
+    """
+    devices = {path.name for path in folder.glob("PROF_*/device_*")}
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?", torch_npu or "")
+    if len(devices) < 2 or found is None:
+        return 0
+    base, post = tuple(map(int, found.groups()[:3])), int(found[4] or 0)
+    needed = {(2, 1, 0): 14, (2, 5, 1): 2}.get(base)
+    is_fit = base >= (2, 6, 0) or (needed is not None and post >= needed)
+    return 0 if is_fit else len(devices)
 
 
 def is_foreign(folder: Path) -> bool:

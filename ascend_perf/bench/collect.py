@@ -377,6 +377,13 @@ class _Attempt:
             words = npu_analysis.command(folder, python.get(name) or "python3")
             return self._quietly(words)
 
+        version = self._here.torch_npu_version
+        for folder in raw:
+            if count := npu_analysis.too_many_devices(folder, version):
+                self._notes.append(
+                    f"{folder.name}: one process with {count} devices: torch_npu {version} does not record them "
+                    "reliably (hint: one process for each device, or torch_npu 2.6.0)"
+                )
         with ThreadPoolExecutor(max(1, (devices.usable_cores() or 2) // 2)) as pool:
             for folder, said in zip(raw, pool.map(parse, raw), strict=True):
                 if not npu_analysis.is_parsed(folder):

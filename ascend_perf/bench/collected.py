@@ -104,10 +104,30 @@ def notes_of(processes: Sequence[Process]) -> list[str]:
             notes.append(masked(f"{who}: {what}" + (f" (hint: {hint})" if hint else "")))
         if process.is_lost:
             notes.append(f"{who} ended while it was recorded (killed?): its trace is lost")
+    notes += _shared(processes)
     notes = list(dict.fromkeys([*notes, *(masked(note) for process in processes for note in process.notes)]))
     starts = sorted({process.first_step for process in processes if process.first_step is not None and process.written})
     if starts:
         notes.append(f"recording began after step {starts[0]} of the program: the report counts steps from there")
+    return notes
+
+
+def _shared(processes: Sequence[Process]) -> list[str]:
+    """Processes that recorded one NPU at the same time: it has one profiling channel."""
+    notes = []
+    spans = [
+        (process, begin, process.phases[place + 1][0] if place + 1 < len(process.phases) else 1 << 62)
+        for process in processes if process.device.startswith("npu:")
+        for place, (begin, name) in enumerate(process.phases) if name == "profiled"
+    ]  # fmt: skip
+    for at, (one, begin, end) in enumerate(spans):
+        for other, other_begin, other_end in spans[at + 1 :]:
+            if other is not one and other.device == one.device and begin < other_end and other_begin < end:
+                names = [str(process.pid if process.rank is None else process.rank) for process in (one, other)]
+                notes.append(
+                    f"{one.device} was recorded by two ranks at the same time ({', '.join(names)}): it has one "
+                    "profiling channel, their profiles are not reliable (hint: record them one after the other, --ranks)"
+                )
     return notes
 
 

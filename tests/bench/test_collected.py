@@ -74,3 +74,25 @@ def test_whatever_lies_in_a_file_is_read_without_an_error(
     folder = tmp_path_factory.mktemp("told")
     (folder / "told-1.jsonl").write_bytes(b"\n".join(lines))
     assert processes_of(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "second", "is_shared"),
+    [
+        (("npu:3", "npu:3"), (15, 25), True), (("npu:3", "npu:3"), (20, 25), False),  # one after the other
+        (("npu:3", "npu:4"), (15, 25), False), (("npu", "npu"), (15, 25), False),  # not known which
+        (("cpu", "cpu"), (15, 25), False), (("npu:3", "npu:3"), (15, None), True),  # never ended
+    ],
+)
+def test_ranks_that_record_one_npu_at_the_same_time_are_named(
+    devices: tuple[str, str], second: tuple[int, int | None], is_shared: bool
+) -> None:
+    begin, end = second
+    processes = [
+        Process(pid=1, rank=0, device=devices[0], phases=[(10, "profiled"), (20, "after")]),
+        Process(pid=2, rank=1, device=devices[1],
+                phases=[(begin, "profiled"), *([] if end is None else [(end, "after")])]),
+    ]  # fmt: skip
+    named = [note for note in notes_of(processes) if "at the same time" in note]
+    assert len(named) == is_shared
+    assert all(note.startswith("npu:3 was recorded by two ranks at the same time (0, 1)") for note in named)

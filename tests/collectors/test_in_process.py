@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -346,6 +346,20 @@ def test_a_profiler_of_torch_npu_that_the_program_starts_goes_first(npu: Any, tm
     assert list((tmp_path / "trace").iterdir()) == []
     second.stop()
     assert [path.name for path in (tmp_path / "second").iterdir()] == ["theirs_20260407101532881_ascend_pt"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "name"), [(None, "npu:1"), ("4,6", "npu:6"), ("4", "npu:1")], ids=["all", "chosen", "too few"]
+)
+def test_a_recording_names_its_npu_by_the_number_of_the_machine(
+    npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, name: str
+) -> None:
+    npu("26.1", "2.7.1.post8")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(npu=SimpleNamespace(current_device=lambda: 1)))
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", visible)
+    assert start_npu(tmp_path / "trace").device == name
 
 
 def test_starts_of_our_own_are_no_other_profiler(npu: Any, tmp_path: Path) -> None:
