@@ -180,15 +180,20 @@ def build(
     compiler: str,
     *,
     build_id: str,
-    native: Path = NATIVE,
-    machine: str = os.uname().machine,
+    native: Path | None = None,
+    machine: str = "",
     notes: Sequence[str] = (),
 ) -> None:
     """Compile the libraries into `folder`, laid out like an installation of CANN.
 
+    Args:
+        native: folder of the hand-written C; None: ours.
+        machine: x86_64 or aarch64; "": this one.
+
     Raises:
         MachineError: the compiler fails; the message has its last lines.
     """
+    native, machine = native or NATIVE, machine or os.uname().machine
     for name in (*HOME_FOLDERS, "work"):
         (folder / name).mkdir()
     work, target = folder / "work", folder / "lib64"
