@@ -72,43 +72,53 @@ static int ranks_in_node(const communicator *comm)
     return count;
 }
 
-/* Global ranks of a communicator where only this process runs; a hint of the harness, see virtual_npu_group. */
-static __thread int *hint;
-static __thread int hint_size;
+/* Ranks of the job by name of the communicator. HCCL is not told which ranks a group has; where one process stands for
+ * all ranks, only the program knows, and the harness tells it here before the group is used. */
+typedef struct named_group {
+    struct named_group *next;
+    int size;
+    int *ranks;
+    char name[NAME_BYTES];
+} named_group;
 
-/* The next communicator that this thread makes and that has `size` ranks consists of these ranks of the job. HCCL is
- * not told which ranks a group has; where one process stands for all, nobody else could say. */
-void virtual_npu_group(const int32_t *ranks, int32_t size)
+static named_group *named_groups;
+
+__attribute__((visibility("default"))) void virtual_npu_group(const char *name, const int32_t *ranks, int32_t size)
 {
-    free(hint);
-    hint = malloc((size_t)size * sizeof *hint + 1);
+    if (!name || !ranks || size < 1)
+        return;
+    named_group *group = calloc(1, sizeof *group);
+    group->size = size;
+    group->ranks = malloc((size_t)size * sizeof *group->ranks);
     for (int i = 0; i < size; i++)
-        hint[i] = ranks[i];
-    hint_size = size;
+        group->ranks[i] = ranks[i];
+    snprintf(group->name, sizeof group->name, "%s", name);
+    vn_lock();
+    group->next = named_groups;
+    named_groups = group;
+    vn_unlock();
+}
+
+static const int *ranks_by_name(const communicator *comm)
+{
+    vn_lock();
+    const named_group *group = named_groups;
+    while (group && (group->size != comm->size || strcmp(group->name, comm->name)))
+        group = group->next;
+    vn_unlock();
+    return group ? group->ranks : NULL;     /* groups are never freed */
 }
 
 static int *known_ranks(const communicator *comm, const int *given)
 {
-    int *ranks = malloc((size_t)comm->size * sizeof *ranks);
     bool is_all = comm->size == vn_settings()->world_size;
-    if (!comm->room && !given && hint && hint_size == comm->size) {
-        free(ranks);
-        ranks = hint;
-        hint = NULL;
-        return ranks;
-    }
-    for (int i = 0; i < comm->size; i++) {
-        if (comm->room)
-            ranks[i] = vn_room_global_rank(comm->room, i);
-        else if (given)
-            ranks[i] = given[i];
-        else if (is_all)
-            ranks[i] = i;
-        else {
-            free(ranks);
-            return NULL;
-        }
-    }
+    if (!comm->room && !given)
+        given = ranks_by_name(comm);
+    if (!comm->room && !given && !is_all)
+        return NULL;
+    int *ranks = malloc((size_t)comm->size * sizeof *ranks);
+    for (int i = 0; i < comm->size; i++)
+        ranks[i] = comm->room ? vn_room_global_rank(comm->room, i) : given ? given[i] : i;
     return ranks;
 }
 

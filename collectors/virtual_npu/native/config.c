@@ -1,6 +1,6 @@
 /* Settings of the virtual device: the file named by ASCEND_PERF_VIRTUAL_NPU, then the variables of the job.
  *
- * The file is text, one setting a line, fields separated by tabs (see docs/virtual-npu.md). Without the variable the
+ * The file is text, one setting a line, fields separated by tabs (environment.py writes it). Without the variable the
  * device has the defaults below and records nothing, which is enough to import torch_npu and to check calls.
  */
 #define _GNU_SOURCE
@@ -118,6 +118,10 @@ static void read_line(const char *path, char *line)
                              : !strcmp(value, "env") ? from_environment("WORLD_SIZE", 1) : atoi(value);
     else if (!strcmp(key, "meet"))
         copy_text(settings.meet_path, sizeof settings.meet_path, value);
+    else if (!strcmp(key, "link_bytes_per_s"))
+        copy_text(settings.link_bytes_per_s, sizeof settings.link_bytes_per_s, value);
+    else if (!strcmp(key, "node_link_bytes_per_s"))
+        copy_text(settings.node_link_bytes_per_s, sizeof settings.node_link_bytes_per_s, value);
     else if (!strcmp(key, "host_launch_ns"))
         settings.host_launch_ns = atoll(value);
     else if (!strcmp(key, "launch_latency_ns"))

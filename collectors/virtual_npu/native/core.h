@@ -62,6 +62,7 @@ typedef struct {
     int64_t host_launch_ns;         /* modelled clock: what a launch costs the host */
     int64_t launch_latency_ns;      /* from the launch on the host until the device can start it */
     char cann_version[64];
+    char link_bytes_per_s[32], node_link_bytes_per_s[32];   /* for the record only: the cost model has its own */
     char record_folder[4096];       /* empty: no record */
     char meet_path[4096];           /* empty: no other process */
     double rank_factor;             /* fault slow_rank, if it is this rank's: kernels take that many times as long */

@@ -118,6 +118,10 @@ static void open_record(void)
     put_header("H\thbm_bytes\t%lld", (long long)settings->hbm_bytes);
     put_header("H\thost_launch_ns\t%lld", (long long)settings->host_launch_ns);
     put_header("H\tlaunch_latency_ns\t%lld", (long long)settings->launch_latency_ns);
+    if (settings->link_bytes_per_s[0])
+        put_header("H\tlink_bytes_per_s\t%s", settings->link_bytes_per_s);
+    if (settings->node_link_bytes_per_s[0])
+        put_header("H\tnode_link_bytes_per_s\t%s", settings->node_link_bytes_per_s);
     put_header("H\tcann_version\t%s", settings->cann_version);
     put_header("H\tlibrary\t%s", vn_build_id);
 }
