@@ -126,7 +126,8 @@ def _shared(processes: Sequence[Process]) -> list[str]:
                 names = [str(process.pid if process.rank is None else process.rank) for process in (one, other)]
                 notes.append(
                     f"{one.device} was recorded by two ranks at the same time ({', '.join(names)}): it has one "
-                    "profiling channel, their profiles are not reliable (hint: record them one after the other, --ranks)"
+                    "profiling channel, their profiles are not reliable (hint: record them one after the other, "
+                    "--ranks)"
                 )
     return notes
 

@@ -27,7 +27,8 @@ from ascend_perf.collectors import _msprof_options, msprof
 from ascend_perf.collectors.collect_plan import CollectRequest, Here, make_plan
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.manifest import read_manifest
-from tests.collectors import _fake_msprof
+from tests.collectors import _ascend_tree, _fake_msprof
+from tests.collectors._npu_smi_texts import A2
 
 PROGRAM = """
 import os, sys, time
@@ -237,6 +238,15 @@ def test_msprof_is_given_no_link_in_the_path_of_its_output(run: Run, tmp_path: P
     assert (tmp_path / "run").is_symlink()
     assert read_manifest(tmp_path / "run").status == "complete"
     assert run().folder == tmp_path / "disk"  # replaced: still behind the link
+
+
+def test_what_the_memory_held_before_the_start_stands_in_the_manifest(run: Run, tmp_path: Path) -> None:
+    _ascend_tree.npu_smi(tmp_path / "bin", _ascend_tree.Install(chips=A2[:1]))
+    found = {metric.name: metric.value for metric in run().manifest.metrics}
+    assert found["idle_device_memory"] == 46530 << 20  # of the summary, which tells MB
+    # What the run held above it are whole percents of the endless table, if one came in time.
+    above = round(0.71 * (65536 << 20)) - (46530 << 20)
+    assert found.get("device_memory_above_idle", above) == above
 
 
 def test_empty_words_and_words_with_blanks_reach_the_program(run: Run, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ The programs of these tests set the clock that the hook reads themselves, so tha
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ from ascend_perf.bench import collect as bench
 from ascend_perf.bench import overhead
 from ascend_perf.bench.collect import Collected, collect
 from ascend_perf.bench.overhead import StepLines, Timed, metrics_of
+from ascend_perf.bench.samplers import Samplers
 from ascend_perf.collectors.collect_plan import CollectRequest, Here
+from ascend_perf.collectors.device_telemetry import DeviceSample
 from ascend_perf.errors import UsageError
 from tests._support import Said
 from tests.collectors import _fake_msprof, _fake_torch_npu
@@ -307,6 +311,29 @@ def test_ctrl_c_in_the_first_run_ends_both(run: Run, monkeypatch: pytest.MonkeyP
     done = run()
     assert (done.code, done.manifest.status, done.manifest.problem) == (130, "interrupted", "stopped by Ctrl-C")
     assert not (tmp_path / "npu" / "calls.jsonl").exists()
+
+
+def test_use_of_the_devices_is_that_of_the_run_without_the_profiler(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AI Core use reads 0 while a profiler is on: the reference wants it from a run of its own."""
+    now = time.time_ns()
+    told = [
+        DeviceSample(time_ns=now - second * S, phase="", source="npu-smi", device="npu0", use_ratio=ratio)
+        for second, ratio in ((9, 0.88), (8, 0.0), (7, 0.86))
+    ]
+    alone = overhead.Alone(began_ns=now - 10 * S, device_samples=told)
+    monkeypatch.setattr(overhead, "run_alone", lambda *given, **named: alone)
+    under = DeviceSample(time_ns=now + 10**6 * S, phase="", source="npu-smi", device="npu0", use_ratio=0.0)
+    monkeypatch.setattr(Samplers, "device_samples", property(lambda self: [under]))
+
+    done = run()
+
+    with open(done.folder / "device_telemetry.csv", newline="", encoding="utf-8") as file:
+        rows = [(row["phase"], row["use_ratio"], row["invalid"]) for row in csv.DictReader(file)]
+    assert rows == [
+        ("alone", "0.88", ""), ("alone", "0.0", ""), ("alone", "0.86", ""), ("profiled", "", "0 while a profiler runs")
+    ]  # fmt: skip
 
 
 def test_the_report_and_the_terminal_print_it(run: Run, command: Any, tmp_path: Path) -> None:
