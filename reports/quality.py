@@ -85,7 +85,7 @@ def _sources(payload: Payload, lang: Lang) -> ResultTable:
     """One row per file; of a large job one per name and format, but for files with a problem."""
     alike: dict[tuple[str, str, int | None], list[ReadSource]] = {}
     for place, item in enumerate(payload.sources):
-        is_alone = item.source.problem is not None or not is_large(payload)
+        is_alone = item.source.is_unusable or not is_large(payload)
         alike.setdefault((_name(item), item.source.format, place if is_alone else None), []).append(item)
     rows: list[list[Cell]] = []
     for items in alike.values():

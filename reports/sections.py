@@ -162,7 +162,7 @@ def _standing(key: str, found: bool, filled: bool, reasons: list[Reason], payloa
 def _doubtful(payload: Payload) -> bool:
     """Whether the data asks for a second look: dropped rows, unreadable files, checks that do not hold, failures."""
     return (
-        any(item.source.dropped or item.source.problem for item in payload.sources)
+        any(item.source.dropped or item.source.is_unusable for item in payload.sources)
         or any(not check.holds for rank in payload.ranks for check in rank.meta.checks)
         or any(rank.meta.warnings for rank in payload.ranks)
         or any(outcome.status == "failed" for outcome in payload.outcomes)

@@ -109,7 +109,7 @@ def doubts(payload: Payload) -> Words | None:
     Unlike rows that are not used on purpose: files that could not be used, cross-checks that differ, analyzers that
     failed.
     """
-    unreadable = sum(item.source.problem is not None for item in payload.sources)
+    unreadable = sum(item.source.is_unusable for item in payload.sources)
     differing = len({check.name for rank in payload.ranks for check in rank.meta.checks if not check.holds})
     failed = len({o.analyzer for o in payload.outcomes if o.status == "failed"} | set(payload.broken))
     parts = [
@@ -298,10 +298,10 @@ def _data(payload: Payload) -> Words:
     dropped = sum(drop.count for item in payload.sources for drop in item.source.dropped)
     failed = sum(outcome.status == "failed" for outcome in payload.outcomes) + len(payload.broken)
     no_data = len({outcome.analyzer for outcome in payload.outcomes if outcome.status == "no_data"})
-    unreadable = sum(item.source.problem is not None for item in payload.sources)
+    unreadable = sum(item.source.is_unusable for item in payload.sources)
     said = words(
         "fact.data_read",
-        files=len(payload.sources) - unreadable,
+        files=sum(item.source.problem is None for item in payload.sources),
         rows=format_quantity(rows, "count"),
         dropped=format_quantity(dropped, "count"),
     )

@@ -63,6 +63,14 @@ class Source:
     size_bytes: int = 0
     dropped: tuple[Dropped, ...] = ()
     problem: str | None = None
+    """Why it was not read."""
+    is_held_elsewhere: bool = False
+    """Not read since another file of the same capture holds its data: nothing is missing."""
+
+    @property
+    def is_unusable(self) -> bool:
+        """Whether data are missing because of it."""
+        return self.problem is not None and not self.is_held_elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)

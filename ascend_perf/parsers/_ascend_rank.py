@@ -139,6 +139,7 @@ class _Rank:
                 size_bytes=size,
                 dropped=dropped,
                 problem=problem,
+                is_held_elsewhere=problem == IN_DATABASE,
             )
         )
 

@@ -127,7 +127,10 @@ class Process:
             size = 0
         place = place_in(self.label, path)
         self.sources.append(
-            Source(path=place, format=form, rows=rows, size_bytes=size, dropped=dropped, problem=problem)
+            Source(
+                path=place, format=form, rows=rows, size_bytes=size, dropped=dropped, problem=problem,
+                is_held_elsewhere=problem == IN_DATABASE,
+            )  # fmt: skip
         )
         lost = sum(reason.count for reason in dropped if reason.reason != NO_TABLE)
         if lost > MAX_LOST_RATIO * max(rows, 1):

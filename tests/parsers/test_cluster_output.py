@@ -284,6 +284,7 @@ def test_the_database_counts_where_both_are_there(tmp_path: Path) -> None:
 
     assert len(first[t.COMM_OPS]) == 1
     assert [s.problem for s in first.meta.sources] == [None] + [cluster_output.IN_DATABASE] * 4
+    assert not any(s.is_unusable for s in first.meta.sources)
     assert first.meta.device.device_id == 4
 
 
@@ -307,8 +308,8 @@ def test_a_damaged_file_is_named_and_the_others_count(tmp_path: Path) -> None:
 
     first, _ = read(folder)
 
-    (problem,) = [s.problem for s in first.meta.sources if s.problem]
-    assert problem.startswith("cluster_communication.json is not what the format says")
+    (problem,) = [s.problem for s in first.meta.sources if s.is_unusable]
+    assert problem is not None and problem.startswith("cluster_communication.json is not what the format says")
     assert first.has(t.EXPORTED_STEPS) and not first.has(t.COMM_OPS)
 
 

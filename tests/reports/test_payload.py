@@ -249,7 +249,8 @@ def test_the_verdict_says_two_clauses_and_the_card_all() -> None:
 def test_doubts_count_unusable_files_differing_checks_and_failures() -> None:
     check = Check(name="kernel count", ours=7, theirs=187, unit="count", tolerance=0, where="x")
     lost = Source(path="a.json", format="json", problem="truncated")
-    meta = Meta(rank=0, sources=(lost,), checks=(check, replace(check, theirs=7, name="other")))
+    elsewhere = Source(path="a.csv", format="csv", problem="the database holds it", is_held_elsewhere=True)
+    meta = Meta(rank=0, sources=(lost, elsewhere), checks=(check, replace(check, theirs=7, name="other")))
     broken = Outcome(analyzer="x", status="failed", rank=0, reason=Words("no", "否"))
 
     said = doubts(build(Run(traces=(Trace(meta=meta),)), [broken], [], lang="en"))
