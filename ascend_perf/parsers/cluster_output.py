@@ -116,7 +116,7 @@ def _read_all(unit: Unit, data: ClusterData) -> tuple[tuple[Source, ...], list[I
             Source(
                 path=place, format=kind.value, rows=rows, size_bytes=path.stat().st_size, problem=problem,
                 is_held_elsewhere=problem == IN_DATABASE,
-            )  # fmt: skip
+            )
         )
     return tuple(sources), errors
 
