@@ -27,9 +27,10 @@ from ascend_perf.bench.machines import Place, at_run, spread
 from ascend_perf.bench.steady import steady_state
 from ascend_perf.bench.suite_file import Cell, External, Served, Suite, suite_of
 from ascend_perf.collectors.environment import masked
+from ascend_perf.device.launch_settings import spoilers
 from ascend_perf.errors import AscendPerfError, InputError, Interrupted, UsageError
 from ascend_perf.model.finding import Metric
-from ascend_perf.model.result import MUST_AGREE, Benchmark, Launch, ResultSet
+from ascend_perf.model.result import MUST_AGREE, SPOILED, Benchmark, Launch, ResultSet
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.result_files import FILE_NAME, read_results, write_results, write_text
 
@@ -347,7 +348,8 @@ class _Attempt:
         )  # fmt: skip
         config = {name: value for name, value in manifest.config.items() if _is_fact(value)}
         return _Ran(
-            launch=run, config=config, device=manifest.device, counts=counts, notes=(*notes, *steady_notes)  # type: ignore[arg-type]  # checked by _is_fact
+            launch=run, config=config, device=manifest.device, counts=counts,  # type: ignore[arg-type]  # checked by _is_fact
+            notes=(*notes, *steady_notes, *_spoiled(manifest.environment, manifest.device)),
         )  # fmt: skip
 
     def _scenario(self, planned: Planned, body: External | Served, folder: Path) -> _Ran:
@@ -365,7 +367,9 @@ class _Attempt:
             steps_ns=outcome.steps_ns[cut:], warmup_ns=outcome.steps_ns[:cut], samples_ns=outcome.samples_ns,
             folder=self._kept(planned.cell, folder),
         )  # fmt: skip
-        return _Ran(launch=run, config=planned.cell.settings(), notes=(*outcome.notes, *notes))
+        own = dict(body.variables) if isinstance(body, External) else {}
+        spoiled = _spoiled({**os.environ, **own}, None)  # what such a command runs on is not known
+        return _Ran(launch=run, config=planned.cell.settings(), notes=(*outcome.notes, *notes, *spoiled))
 
     def _kept(self, cell: Cell, folder: Path) -> str | None:
         is_first = not any(run.status == "complete" for run in self._benchmark(cell).launches)
@@ -405,7 +409,7 @@ class _Attempt:
         for number, cell in enumerate(self._suite.cells):
             benchmark, body = self._benchmark(cell), cell.body
             is_there = benchmark.op_stream is not None and (self._folder / benchmark.op_stream).is_file()
-            if not isinstance(body, Request) or cell.world_size > 1 or is_there or body.model_config is not None:
+            if not isinstance(body, Request) or is_there or body.model_config is not None:
                 continue
             if not any(run.status == "complete" for run in benchmark.launches):
                 continue
@@ -415,7 +419,7 @@ class _Attempt:
                 snapshot.take(
                     snapshot.Request(
                         workload=cell.workload, preset=body.preset, overrides=body.overrides, data=body.data,
-                        variables=body.variables,
+                        variables=body.variables, world_size=cell.world_size,
                     ),
                     path,
                 )
@@ -436,6 +440,12 @@ def _agreed(benchmark: Benchmark, counts: Mapping[str, int], is_first: bool) -> 
         if benchmark.counts.get(name) != counts.get(name):
             varying.add(name)
     return {name: value for name, value in benchmark.counts.items() if name not in varying}, varying
+
+
+def _spoiled(variables: Mapping[str, str], device: str | None) -> tuple[str, ...]:
+    """A note where a variable makes the times of a run meaningless."""
+    found = spoilers(variables, None if device is None else device.split(":")[0])
+    return (SPOILED + ", ".join(found),) if found else ()
 
 
 def _cut(steps_ns: Sequence[int]) -> tuple[int, tuple[str, ...]]:

@@ -69,6 +69,19 @@ def check_environment(variables: Mapping[str, str], kind: str, generation: str |
     return problems + (_pairs(variables) if kind == "npu" else [])
 
 
+def spoilers(variables: Mapping[str, str], kind: str | None = None) -> tuple[str, ...]:
+    """Variables, as NAME=value, with which no time of a run counts, on a kind of device; None: on any.
+
+    Source: format reference for collectors, sections 4.7 and 5.6.
+    """
+    return tuple(
+        f"{name}={variables[name]}"
+        for name, entry in _table()["variables"].items()
+        if entry.get("spoils") and name in variables and (kind is None or kind in entry["kinds"])
+        and str(variables[name]) in entry["doubt"]["values"]
+    )  # fmt: skip
+
+
 def known_variables() -> tuple[str, ...]:
     """Names that are known, in the order of the table."""
     return tuple(_table()["variables"])

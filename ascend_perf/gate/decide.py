@@ -14,7 +14,7 @@ from ascend_perf.gate.inputs import Side
 from ascend_perf.gate.outcome import ORDER, Outcome, Row, SideFacts, Verdict, outcome_of
 from ascend_perf.gate.policy import Policy
 from ascend_perf.model.finding import Words
-from ascend_perf.model.result import Benchmark
+from ascend_perf.model.result import SPOILED, Benchmark
 from ascend_perf.op_streams import read_op_stream
 
 MAX_SHOWN: Final = 20
@@ -143,6 +143,8 @@ def _benchmark_rows(
         limits = {count: policy.count_limit(name, count) for count in (*base.counts, *head.counts)}
         rows += exact.count_rows(name, dict(base.counts), dict(head.counts), limits, simulated)
         rows += _stream_rows(base, head, base_side, head_side, policy, simulated)
+    if times and (spoiled := _spoiled(base, head)) is not None:
+        return [*rows, *stopped("environment", spoiled)]
     if times and not any(row.outcome in ("regression", "not_comparable") for row in rows if row.kind == "status"):
         for metric in dict.fromkeys((*timing.metric_names(base.launches), *timing.metric_names(head.launches))):
             series = [timing.series_of(one.launches, metric) for one in (base, head)]
@@ -151,6 +153,20 @@ def _benchmark_rows(
                     name, metric, series[0], series[1], policy.metric_limit(name, metric), policy, simulated
                 ))  # fmt: skip
     return rows
+
+
+def _spoiled(base: Benchmark, head: Benchmark) -> Words | None:
+    """Why no time of a benchmark can be compared: a side ran with a variable that makes times meaningless."""
+    said = [
+        (side, note.removeprefix(SPOILED))
+        for side, one in (("base", base), ("head", head)) for note in one.notes if note.startswith(SPOILED)
+    ]  # fmt: skip
+    if not said:
+        return None
+    names = "; ".join(f"{side}: {settings}" for side, settings in said)
+    return Words(
+        f"times do not count ({names}): unset it and measure again", f"耗时无效（{names}）：请取消该变量后重新测量"
+    )
 
 
 def _status_rows(base: Benchmark, head: Benchmark, simulated: bool) -> list[Row]:

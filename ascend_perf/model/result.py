@@ -18,6 +18,10 @@ MUST_AGREE: Final = (
 """Facts of a fingerprint that must be equal on both sides, where both know them, for times to be compared."""
 
 
+SPOILED: Final = "no time counts: "
+"""Begins a note of a benchmark some run of which had a setting that makes times meaningless; the setting follows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One run of a benchmark in a fresh process: the unit of replication."""

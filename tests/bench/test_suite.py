@@ -24,7 +24,7 @@ from ascend_perf.bench.suite_file import External, LogMetric
 from ascend_perf.cli import cli
 from ascend_perf.errors import InputError, Interrupted, MachineError, UsageError
 from ascend_perf.model.finding import Metric
-from ascend_perf.model.result import ResultSet
+from ascend_perf.model.result import SPOILED, ResultSet
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.result_files import read_results
 from tests.bench._fake import install
@@ -55,6 +55,23 @@ def commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measure(text: str, folder: Path, **options: object) -> ResultSet:
     return run_suite(text, "s.yaml", folder.parent, folder, machine=machine, **options)  # type: ignore[arg-type]  # of run_suite
+
+
+@pytest.mark.parametrize(("value", "notes"), [("1", [f"{SPOILED}ASCEND_LAUNCH_BLOCKING=1"]), ("0", [])])
+def test_a_variable_with_which_no_time_counts_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, notes: list[str]
+) -> None:
+    monkeypatch.setenv("ASCEND_LAUNCH_BLOCKING", value)
+    found = measure(PROGRAM.replace("runs: 3", "runs: 1"), tmp_path / "out").benchmarks
+    assert [[note for note in one.notes if note.startswith(SPOILED)] for one in found] == [notes, notes]
+
+
+@pytest.mark.parametrize(("variable", "notes"), [("ASCEND_GLOBAL_LOG_LEVEL", 1), ("OTHER", 0)])
+def test_a_variable_of_one_variant_is_noted_of_that_one(tmp_path: Path, variable: str, notes: int) -> None:
+    text = PROGRAM.replace("runs: 3", "runs: 1").replace("env: {N: 20}", f"env: {{N: 20, {variable}: '1'}}")
+    slow, fast = measure(text, tmp_path / "out").benchmarks
+    assert [note for note in slow.notes if note.startswith(SPOILED)] == []
+    assert len([note for note in fast.notes if note.startswith(SPOILED)]) == notes
 
 
 def starts(results: ResultSet) -> list[str]:

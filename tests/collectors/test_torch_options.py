@@ -69,6 +69,13 @@ def test_what_torch_npu_would_change_or_ignore_is_refused(given: dict[str, objec
     assert words in f"{error.value.what}|{error.value.hint}"
 
 
+def test_marks_to_keep_and_to_leave_out_are_not_given_together() -> None:
+    """torch_npu would take the first, and say so in a line."""
+    given = {"mstx": True, "mstx_domain_include": "a", "mstx_domain_exclude": "b"}
+    with pytest.raises(UsageError, match="exclude each other"):
+        choose("torch-npu", "standard", given, release="7.2.0")
+
+
 def test_names_and_values_are_taken_as_people_write_them() -> None:
     values = choose(
         "torch-npu", "standard",

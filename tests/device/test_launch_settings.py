@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_perf.device import launch_settings
-from ascend_perf.device.launch_settings import HCCL_LEVELS, check_environment, default_of, known_variables
+from ascend_perf.device.launch_settings import HCCL_LEVELS, check_environment, default_of, known_variables, spoilers
 from ascend_perf.errors import UsageError
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.workloads._launch_settings import refuse_wrong
@@ -159,6 +159,25 @@ def test_pairs_that_contradict_each_other(variables: dict[str, str], said: str) 
 def test_pairs_that_agree() -> None:
     pair = {"HCCL_INTRA_PCIE_ENABLE": "0", "HCCL_INTRA_ROCE_ENABLE": "1"}
     assert check_environment(pair | {"HCCL_EXEC_TIMEOUT": "100", "HCCL_EVENT_TIMEOUT": "200"}, "npu") == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind", "spoiled"),
+    [
+        ({"ASCEND_LAUNCH_BLOCKING": "1"}, "npu", ("ASCEND_LAUNCH_BLOCKING=1",)),
+        ({"ASCEND_LAUNCH_BLOCKING": "0"}, "npu", ()),
+        ({"ASCEND_LAUNCH_BLOCKING": "1"}, "cpu", ()),
+        ({"ASCEND_GLOBAL_LOG_LEVEL": "0"}, "npu", ("ASCEND_GLOBAL_LOG_LEVEL=0",)),
+        ({"ASCEND_GLOBAL_LOG_LEVEL": "1"}, None, ("ASCEND_GLOBAL_LOG_LEVEL=1",)),
+        ({"ASCEND_GLOBAL_LOG_LEVEL": "3"}, "npu", ()),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "cuda", ("CUDA_LAUNCH_BLOCKING=1",)),
+        ({"HCCL_DIAGNOSE_ENABLE": "1"}, "npu", ()),  # slows a run, and times of such runs can be compared
+    ],
+)
+def test_settings_with_which_no_time_counts(
+    variables: dict[str, str], kind: str | None, spoiled: tuple[str, ...]
+) -> None:
+    assert spoilers(variables, kind) == spoiled
 
 
 def test_settings_that_spoil_figures_are_warned_of() -> None:

@@ -14,7 +14,7 @@ from ascend_perf.gate.inputs import Side
 from ascend_perf.gate.outcome import Row, Verdict
 from ascend_perf.gate.policy import Policy, parse_policy
 from ascend_perf.gate.timing import judge
-from ascend_perf.model.result import Launch
+from ascend_perf.model.result import SPOILED, Launch
 from ascend_perf.op_streams import OpStream, counted, write_op_stream
 from ascend_perf.stats import RatioInterval
 from tests.gate._results import CREATED, MACHINE, benchmark, launches, metric, side
@@ -239,6 +239,22 @@ def test_simulated_figures_are_refused_unless_the_policy_takes_them() -> None:
     assert verdict.exit_code == 0
     assert all(one.simulated for one in verdict.rows)
     assert judged(side(), simulated, "simulated: true").exit_code == 4  # still not against measured ones
+
+
+def test_times_of_a_run_that_waits_for_each_launch_are_refused_and_counts_are_not() -> None:
+    spoiled = replace(
+        benchmark(of=launches(10, 1.5e7), counts={"kernels": 7}), notes=(f"{SPOILED}ASCEND_LAUNCH_BLOCKING=1",)
+    )
+    plain = benchmark(counts={"kernels": 7})
+    for base, head, where in ((plain, spoiled, "head"), (spoiled, plain, "base")):
+        verdict = judged(side(base), side(head))
+        found = row(verdict, "environment")
+        assert (verdict.exit_code, found.outcome) == (4, "not_comparable")
+        assert found.reason.en == (
+            f"times do not count ({where}: ASCEND_LAUNCH_BLOCKING=1): unset it and measure again"
+        )
+        assert not [one for one in verdict.rows if one.kind == "time" or one.name == "step_time_median"]
+        assert row(verdict, "kernels").outcome == "pass"
 
 
 def test_removed_benchmarks_fail_unless_listed_and_new_ones_are_listed() -> None:
