@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import _ctypes
 
-from ascend_perf.collectors.virtual_npu.environment import VARIABLE
 from ascend_perf.collectors.virtual_npu.record import Record, read_record
 
 NATIVE: Final = Path(__file__).parents[3] / "collectors" / "virtual_npu" / "native"
+VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"  # as in environment.py, whose imports the ranks of a test do not need
 HOST_LAUNCH_NS: Final = 1000
 LATENCY_NS: Final = 300
 COPY_NS: Final = 50
@@ -67,7 +67,7 @@ def library() -> Path:
     )
     sources = [path for path in sorted(NATIVE.glob("*.c")) if path.stem != "cost"]
     subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-I", NATIVE, "-o",
+        ["gcc", "-std=gnu11", "-O0", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-I", NATIVE, "-o",
          folder / "core.so", *sources, folder / "table.c", "-lpthread", "-lm"],
         check=True,
     )  # fmt: skip
@@ -96,7 +96,7 @@ class Device:
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
-        os.environ[VARIABLE] = str(config(folder, **settings) if settings.pop("_write", True) else folder)
+        os.environ[VARIABLE] = str(config(folder, **settings))
         copy = folder / f"core{os.getpid()}_{next(self._numbers)}.so"
         shutil.copy(library(), copy)
         self.lib = ctypes.CDLL(str(copy))
@@ -200,7 +200,7 @@ class Device:
     # ---- the end ----
 
     def close(self) -> None:
-        """As at the end of a process: the library is unloaded."""
+        """As at the end of a process: the library is unloaded. Not where ranks meet: its thread may run in it."""
         _ctypes.dlclose(self.lib._handle)
 
     def record(self) -> Record:
@@ -219,8 +219,6 @@ def run_ranks(script: str, folder: Path, count: int, *, expect: int = 0, **setti
         "import os, sys, ctypes\nfrom pathlib import Path\n"
         "from tests.collectors.virtual_npu import _device\n"
         f"_device.library = lambda: Path({str(library())!r})\n"
-        f"device = _device.Device.__new__(_device.Device)\n"
-        f"os.environ[{VARIABLE!r}] = {str(folder / 'virtual_npu.tsv')!r}\n"
         f"_device.config = lambda folder, **settings: Path({str(folder / 'virtual_npu.tsv')!r})\n"
         f"device = _device.Device(Path({str(folder)!r}))\nrank = int(os.environ['RANK'])\n" + script
     )
