@@ -135,3 +135,13 @@ def test_without_atc_the_message_names_the_packages(tmp_path: Path, monkeypatch:
     assert isinstance(done.exception, MachineError)
     assert done.exception.what == "atc not found (CANN toolkit plus the ops package of your chip)"
     assert (tmp_path / "out" / "aipp.cfg").is_file()
+
+
+def test_an_opset_that_atc_does_not_read_is_said(tmp_path: Path) -> None:
+    for version, is_said in ((10, True), (11, False), (18, False), (19, True)):
+        model = _good()
+        model.opset_import[0].version = version
+        onnx.save(model, tmp_path / "m.onnx")
+        words = ["aipp", str(tmp_path / "m.onnx"), "--soc", "Ascend310P3", "--output", str(tmp_path / "out")]
+        done = CliRunner().invoke(cli, words, standalone_mode=False)
+        assert (f"ATC reads opsets 11 to 18 of ONNX, the model has {version}" in done.output) == is_said, done.output
