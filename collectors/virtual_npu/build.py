@@ -72,7 +72,9 @@ class Needs:
     operators: Mapping[str, str | None]
     """Operator -> kinds of its arguments; None: nobody knows them."""
     from_calls: tuple[str, ...] = ()
-    """Operators that the table does not have, or has differently, and whose calls in this wheel say their kinds."""
+    """Operators that the table does not have and whose calls in this wheel say their kinds."""
+    disputed: tuple[str, ...] = ()
+    """Operators whose calls in this wheel seem to say something else than the table, which is gone by."""
 
 
 def libraries_for(
@@ -146,12 +148,15 @@ def needs_of(site: Site, interpreter: Interpreter) -> Needs:
     rows = signatures.table().rows
     names = call_sites.operators_of(main)
     kinds: dict[str, str | None] = {name: rows[name].kinds if name in rows else None for name in names}
-    differing: dict[str, str] = {}
+    settled: dict[str, str] = {}
     if site.version not in signatures.table().versions:
-        # The calls of this very wheel say what it passes; the table says it for wheels that were looked at.
+        # CANN does not change an operator, so the table holds for versions that it was not checked with; what it does
+        # not have, the calls of this very wheel may say.
         settled = call_sites.read_call_sites(main).settled()
-        differing = {name: told for name, told in settled.items() if name in kinds and kinds[name] != told}
-    return Needs(functions=functions, operators=kinds | differing, from_calls=tuple(sorted(differing)))
+    found = {name: told for name, told in settled.items() if name in kinds and kinds[name] is None}
+    disputed = [name for name, told in settled.items() if kinds.get(name) not in (None, told)]
+    return Needs(functions=functions, operators=kinds | found, from_calls=tuple(sorted(found)),
+                 disputed=tuple(sorted(disputed)))  # fmt: skip
 
 
 def wanted_functions(libraries: Sequence[Elf], others: Iterable[Elf]) -> tuple[str, ...]:
@@ -326,4 +331,6 @@ def _notes(needs: Needs, site: Site) -> list[str]:
         f"signatures.csv was checked with torch_npu {', '.join(checked)}, not with {site.version}: the calls in this "
         f"wheel were read; {len(needs.from_calls)} operators are taken from them",
         *(f"  {name}: {needs.operators[name]}" for name in needs.from_calls),
+        f"operators whose calls do not look like the table: {len(needs.disputed)}",
+        *(f"  {name}" for name in needs.disputed),
     ]

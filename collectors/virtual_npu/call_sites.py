@@ -178,6 +178,13 @@ def _linked(library: Elf, names: Mapping[int, str], records: Mapping[int, str]) 
     where, what = referring(np.array(sorted(records), np.int64))
     for owner, record in zip(function(where).tolist(), what.tolist(), strict=True):
         of_manager[owner] = records[record]
+    # Some compilers load the manager's address from a table of constants instead of making it.
+    places, addresses = library.relative_relocations()
+    is_manager = np.isin(addresses, np.array(sorted(of_manager), np.int64))
+    of_manager |= {
+        int(place): of_manager[int(address)]
+        for place, address in zip(places[is_manager], addresses[is_manager], strict=True)
+    }
     of_instance: dict[int, str] = {}
     where, what = referring(np.array(sorted(of_manager), np.int64))
     for owner, manager in zip(function(where).tolist(), what.tolist(), strict=True):
@@ -193,13 +200,20 @@ def _linked(library: Elf, names: Mapping[int, str], records: Mapping[int, str]) 
 
 
 def _x86_references(code: npt.NDArray[np.uint8], base: int) -> tuple[Ints, Ints]:
-    """(where, to) of instructions that take an address relative to their own: lea, mov with REX.W."""
-    if len(code) < 8:
+    """(where, to) of instructions that take an address relative to their own: lea and mov with REX.W, loads of 16
+    bytes (movaps, movdqa, movdqu, movups)."""
+    if len(code) < 10:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    at = np.flatnonzero(
-        ((code[:-7] & 0xFB) == 0x48) & ((code[1:-6] == 0x8D) | (code[1:-6] == 0x8B)) & ((code[2:-5] & 0xC7) == 5)
-    )
-    return base + at, base + at + 7 + _signed(code, at + 3)
+    first, second, third = code[:-9], code[1:-8], code[2:-7]
+    found = [(
+        np.flatnonzero(((first & 0xFB) == 0x48) & ((second == 0x8D) | (second == 0x8B)) & ((third & 0xC7) == 5)), 3
+    )]  # fmt: skip
+    is_load = (first == 0x0F) & ((second == 0x28) | (second == 0x6F) | (second == 0x10)) & ((third & 0xC7) == 5)
+    found.append((np.flatnonzero(is_load), 3))
+    at = np.concatenate([places for places, _ in found])
+    to = np.concatenate([places + size + 4 + _signed(code, places + size) for places, size in found])
+    order = np.argsort(at, kind="stable")
+    return base + at[order], base + to[order]
 
 
 def _x86_calls(code: npt.NDArray[np.uint8], base: int) -> tuple[Ints, Ints]:
@@ -221,26 +235,38 @@ def _arm_words(code: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 
 def _arm_references(code: npt.NDArray[np.uint8], base: int) -> tuple[Ints, Ints]:
-    """(where, to) of adrp followed within 12 instructions by an add to the same register."""
+    """(where, to) of adr; of adrp and, within 12 instructions, an add or a load that goes on from the same register."""
     words = _arm_words(code)
+    near = np.flatnonzero((words & 0x9F000000) == 0x10000000)
+    at, to = [base + 4 * near], [base + 4 * near + _arm_immediate(words[near])]
     pages = np.flatnonzero((words & 0x9F000000) == 0x90000000)
-    word = words[pages].astype(np.int64)
-    immediate = ((word >> 5 & 0x7FFFF) << 2) | (word >> 29 & 3)
-    immediate = np.where(immediate >= 1 << 20, immediate - (1 << 21), immediate)
-    page = ((base + 4 * pages) & ~0xFFF) + (immediate << 12)
-    register = word & 31
-    at: list[Ints] = []
-    to: list[Ints] = []
+    page = ((base + 4 * pages) & ~0xFFF) + (_arm_immediate(words[pages]) << 12)
+    register = words[pages].astype(np.int64) & 31
     alive = np.ones(len(pages), bool)
     for step in range(1, 13):
         inside = alive & (pages + step < len(words))
         following = words[np.minimum(pages + step, len(words) - 1)].astype(np.int64)
-        is_add = inside & ((following & 0xFFC00000) == 0x91000000) & ((following >> 5 & 31) == register)
-        at.append(base + 4 * (pages[is_add] + step))
-        to.append(page[is_add] + (following[is_add] >> 10 & 0xFFF))
-        alive = inside & ~is_add
+        is_same = inside & ((following >> 5 & 31) == register)
+        taken = np.zeros(len(pages), bool)
+        for operation, scale in _ARM_OPERATIONS:
+            chosen = is_same & ((following & 0xFFC00000) == operation)
+            at.append(base + 4 * (pages[chosen] + step))
+            to.append(page[chosen] + scale * (following[chosen] >> 10 & 0xFFF))
+            taken |= chosen
+        alive = inside & ~taken
     order = np.argsort(np.concatenate(at), kind="stable")
     return np.concatenate(at)[order], np.concatenate(to)[order]
+
+
+def _arm_immediate(words: npt.NDArray[np.uint32]) -> Ints:
+    """The signed 21 bits of adr and adrp."""
+    word = words.astype(np.int64)
+    found = ((word >> 5 & 0x7FFFF) << 2) | (word >> 29 & 3)
+    return np.where(found >= 1 << 20, found - (1 << 21), found)
+
+
+_ARM_OPERATIONS: Final = ((0x91000000, 1), (0xF9400000, 8), (0x3DC00000, 16))
+"""add Xd, Xn, #i; ldr Xt, [Xn, #i]; ldr Qt, [Xn, #i]: bits of the operation, unit of the immediate."""
 
 
 def _arm_calls(code: npt.NDArray[np.uint8], base: int) -> tuple[Ints, Ints]:
