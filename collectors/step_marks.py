@@ -25,7 +25,7 @@ class Marks:
     """
 
     def __init__(self, is_virtual: bool) -> None:
-        self._mark = _marker() if is_virtual else None
+        self._mark = marker() if is_virtual else None
         self._is_measured = False
 
     def begin(self, phase: str) -> None:
@@ -56,7 +56,7 @@ def wanted() -> Callable[[str], None] | None:
     """What marks a step of a user's program, once the device has done everything before it; None: not wanted."""
     if os.environ.get(VARIABLE) != "1":
         return None
-    mark = _marker()
+    mark = marker()
 
     def marked(text: str) -> None:
         import torch
@@ -67,7 +67,12 @@ def wanted() -> Callable[[str], None] | None:
     return marked
 
 
-def _marker() -> Callable[[str], None]:
+def marker() -> Callable[[str], None]:
+    """What writes a mark with a text into the record, at the host's time.
+
+    Raises:
+        OSError: the libraries are not those of a virtual NPU.
+    """
     library = ctypes.CDLL(LIBRARY)
     function = library.mstxMarkA
     function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_void_p], None

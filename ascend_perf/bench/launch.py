@@ -311,8 +311,11 @@ class _Attempt:
             return ()
         return virtual.write_snapshot(
             request.snapshot, records, workload=request.workload, preset=request.preset, facts=self._virtual.versions,
-            # How often steps are measured does not change one.
-            config={**_spec.values_of(settings.config), "seed": settings.plan.seed},
+            # How often steps are measured does not change one, but its number does.
+            config={
+                **_spec.values_of(settings.config), "seed": settings.plan.seed,
+                "warmup_steps": settings.plan.warmup_steps,
+            },
         )  # fmt: skip
 
     def _energy_of(

@@ -228,7 +228,10 @@ def write_snapshot(
     path: Path, records: Sequence[Record], *, workload: str, facts: Mapping[str, str], preset: str | None = None,
     config: Mapping[str, Fact] | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Write the operators of the last marked step of the first rank; returns what to know of it."""
+    """Write the operators of the first marked step of the first rank; returns what to know of it.
+
+    The first, since some operands follow the number of the step (the bias correction of Adam).
+    """
     from ascend_perf.collectors.virtual_npu.op_stream import op_stream
 
     if not records:
@@ -237,7 +240,7 @@ def write_snapshot(
     windows = step_windows(first)
     stream = op_stream(
         first, workload=workload, preset=preset, settings=config, facts=facts,
-        between=(windows[-1][0], windows[-1][1] - 1) if windows else None,
+        between=(windows[0][0], windows[0][1] - 1) if windows else None,
     )  # fmt: skip
     try:
         write_op_stream(path, stream)

@@ -137,7 +137,8 @@ def _line(kind: str, name: str, body: Mapping[str, object]) -> str:
                 text = ", ".join(map(_tensor, tensors))
                 operands.append(text if _is(one, "t") else f"[{text}]")
             left -= len(tensors)
-        elif text := _value(one, is_random):
+        # A list that is absent comes as null or, with TASK_QUEUE_ENABLE=2, as one without tensors.
+        elif not _is(one, "l") and (text := _value(one, is_random)):
             operands.append(text)
     results = every[-count:] if count else every[:1]
     return f"{name}({', '.join(operands)}) -> {', '.join(map(_tensor, results)) or '()'}"
