@@ -1,7 +1,7 @@
 """The cost model of the virtual NPU: its constants (`cost_model.yaml`), the table that `native/cost.c` reads for one
 device, and how far its times may be off.
 
-The formulas are implemented once, in `native/cost.c`; docs/virtual-npu-cost.md explains them.
+The formulas are implemented once, in `native/cost*.c`; docs/virtual-npu-cost.md explains them.
 """
 
 from __future__ import annotations

@@ -63,6 +63,9 @@ static double time_of(const vn_cost_class *klass, const vn_work *w, vn_cost *out
     if (vn_device.lanes_per_s > 0)
         out->vector_ns = (w->pairs * (klass->cycles_per_pair + w->extras * klass->cycles_per_extra)
                           + w->elements * klass->cycles_per_element) / vn_device.lanes_per_s * 1e9;
+    /* Vector cores of attention wait for blocks that they exchange with the cube cores: on top of their work. */
+    double waiting = vn_device.hbm_bytes_per_s > 0 ? w->pairs * klass->bytes_per_pair / vn_device.hbm_bytes_per_s : 0;
+    waiting *= 1e9;
     out->memory_ns = memory_ns(klass, w->bytes, w->written);
     out->fixed_ns = klass->fixed_ns + klass->growth_ns * log2(fmax(w->elements, 1));
     if (w->kernels > 1) out->fixed_ns *= w->kernels;
@@ -76,7 +79,8 @@ static double time_of(const vn_cost_class *klass, const vn_work *w, vn_cost *out
     out->flops = w->flops;
     out->bytes = w->bytes;
     out->klass = klass->name;
-    out->ns = out->fixed_ns + fmax(out->cube_ns, fmax(out->vector_ns, out->memory_ns));
+    out->ns = out->fixed_ns + fmax(out->cube_ns, fmax(out->vector_ns + waiting, out->memory_ns));
+    out->memory_ns = fmax(out->memory_ns, waiting);
     return out->ns;
 }
 

@@ -35,9 +35,9 @@ static const struct { const char *name; size_t at; } DEVICE_KEYS[] = {
 #define CLASS_KEY(name) {#name, offsetof(vn_cost_class, name)}
 static const struct { const char *name; size_t at; } CLASS_KEYS[] = {
     CLASS_KEY(fixed_ns), CLASS_KEY(growth_ns), CLASS_KEY(cube_efficiency), CLASS_KEY(outer_efficiency),
-    CLASS_KEY(fp32_efficiency), CLASS_KEY(cycles_per_pair), CLASS_KEY(cycles_per_extra), CLASS_KEY(cycles_per_element),
-    CLASS_KEY(hbm_efficiency), CLASS_KEY(l2_efficiency), CLASS_KEY(write_efficiency), CLASS_KEY(bytes_per_s),
-    CLASS_KEY(flops_per_element),
+    CLASS_KEY(fp32_efficiency), CLASS_KEY(cycles_per_pair), CLASS_KEY(cycles_per_extra), CLASS_KEY(bytes_per_pair),
+    CLASS_KEY(cycles_per_element), CLASS_KEY(hbm_efficiency), CLASS_KEY(l2_efficiency), CLASS_KEY(write_efficiency),
+    CLASS_KEY(bytes_per_s), CLASS_KEY(flops_per_element),
 };
 
 static const char *const RULE_NAMES[RULES] = {

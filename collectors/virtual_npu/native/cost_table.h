@@ -31,6 +31,7 @@ typedef struct {
     double cube_efficiency, outer_efficiency, fp32_efficiency;  /* of the peak; outer: see vn_work.both_outer */
     double cycles_per_pair;         /* attention: vector operations per query-key pair, lane by lane */
     double cycles_per_extra;        /* the same for each addition (vn_work.extras) */
+    double bytes_per_pair;          /* attention: traffic that vector cores wait for, beside their work */
     double cycles_per_element;      /* vector operations per element */
     double hbm_efficiency, l2_efficiency;   /* of the HBM rate: what does not fit in L2, what does */
     double write_efficiency;        /* products: of the HBM rate, for the result */

@@ -33,7 +33,7 @@ CLASSES = {
                "l2_efficiency": 1.0, "write_efficiency": 2.0},
     "grouped": {"fixed_ns": 100, "cube_efficiency": 0.8, "hbm_efficiency": 0.5},
     "conv": {"fixed_ns": 100, "cube_efficiency": 0.5, "fp32_efficiency": 1.0, "hbm_efficiency": 0.5},
-    "attention": {"fixed_ns": 100, "cube_efficiency": 0.8, "cycles_per_pair": 20, "cycles_per_extra": 10,
+    "attention": {"fixed_ns": 100, "cube_efficiency": 0.8, "cycles_per_pair": 20, "cycles_per_extra": 10, "bytes_per_pair": 4,
                   "hbm_efficiency": 0.5},
     "elementwise": {"fixed_ns": 1000, "growth_ns": 50, "cycles_per_element": 2, "hbm_efficiency": 0.5,
                     "l2_efficiency": 2.0, "flops_per_element": 3},

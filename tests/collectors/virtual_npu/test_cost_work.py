@@ -205,6 +205,11 @@ def test_attention_counts_the_same_in_every_layout(batch: int, heads: int, queri
         cost = native().kernel("aclnnFlashAttentionScore", attention(q, k, k, heads=heads, layout=layout))
         assert cost.vector_ns == pytest.approx(pairs * 20 / LANES * 1e9)
         assert cost.cube_ns == pytest.approx(4 * pairs * width / PEAK / 0.8 * 1e9)
+        waiting = pairs * 4 / HBM * 1e9
+        assert cost.memory_ns == pytest.approx(max(waiting, cost.bytes / 0.5 / HBM * 1e9))
+        assert cost.ns == pytest.approx(
+            100 + max(cost.cube_ns, cost.vector_ns + waiting, cost.bytes / 0.5 / HBM * 1e9)
+        )
         back = attention(q, k, k, heads=heads, layout=layout, backward=True)
         assert native().work("aclnnFlashAttentionScoreGrad", back)[1].flops == 10 * pairs * width
 
