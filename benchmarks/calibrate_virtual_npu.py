@@ -171,8 +171,8 @@ class Calibration:
         self.model = replace(self.model, classes={**self.model.classes, name: replace(old, constants=constants)})
 
     def ratios(self) -> dict[str, Ratio]:
-        """Uncertainty of each class: 10th to 90th percentile of real over modelled, each distinct call once; of few calls
-        the least and the largest.
+        """Uncertainty of each class: 10th to 90th percentile of real over modelled, each distinct call once; of few
+        calls the least and the largest.
 
         From the sets that are no repetition of a fitted one where they hold enough calls of the class, else from all.
         """

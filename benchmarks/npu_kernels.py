@@ -260,8 +260,8 @@ def _attention(
     """Pairs from the statistics of the softmax: (batch, heads, length, 8), or that many values in one dimension.
 
     A mask of 2048 x 2048 is a causal one, compressed. A mask of queries x keys is taken as causal too: the row does not
-    tell, but where counters are at hand the cube cores multiplied for half of the square (llm-2025: 129 us of MAC time at
-    294.9 TFLOPS are 38 GFLOP; half of the square are 34.4, all of it 68.7).
+    tell, but where counters are at hand the cube cores multiplied for half of the square (llm-2025: 129 us of MAC time
+    at 294.9 TFLOPS are 38 GFLOP; half of the square are 34.4, all of it 68.7).
     """
     query, key = inputs[0], inputs[1]
     if len(query) != 3 or len(key) != 3:
