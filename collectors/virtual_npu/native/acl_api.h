@@ -1,6 +1,6 @@
-/* Prototypes of the CANN functions that the core implements, and the types in them.
+/* Prototypes of the CANN functions that the core implements.
  *
- * CANN's own headers are not needed to build, and of C++ in parts. So the types are declared here with the same
+ * CANN's own headers are not needed to build, and are C++ in parts. So acl_types.h declares the types with the same
  * layout; a test compiles this file with VN_REAL_HEADERS after the headers that the torch_npu wheel brings, and the
  * C++ compiler then refuses every prototype that differs from the original.
  */
@@ -13,65 +13,7 @@
 #include <stdint.h>
 
 #ifndef VN_REAL_HEADERS
-
-typedef int aclError, HcclResult;
-typedef int aclDataType, aclFormat, aclMemType, aclrtMemcpyKind, aclrtMemMallocPolicy, aclrtMemAttr, aclrtDevAttr;
-typedef int aclrtEventRecordedStatus, aclrtEventWaitStatus, aclrtStreamStatus, aclrtFloatOverflowMode;
-typedef int aclrtCallbackBlockType, aclrtCmoType, aclrtLastErrLevel, aclrtStreamAttr, aclrtDevResLimitType;
-typedef int aclDeviceInfo, aclSysParamOpt, aclCompileOpt, aclopEngineType, aclopCompileType, aclLogLevel;
-typedef int aclprofAicoreMetrics, aclprofConfigType, aclprofStepTag, aclCANNPackageName, aclrtMemHandleType;
-typedef int aclmdlRICaptureMode, aclmdlRICaptureStatus;
-typedef int HcclConfig;
-typedef union { int32_t value; } HcclConfigValue;
-typedef int HcclDataType, HcclReduceOp, HcclSendRecvType;
-typedef void *aclrtStream, *aclrtEvent, *aclrtContext, *aclrtDrvMemHandle, *aclmdlRI, *HcclComm;
-typedef void *aclrtFuncHandle, *aclrtBinHandle;
-typedef void (*aclrtCallback)(void *), (*aclrtHostFunc)(void *);
-typedef struct aclDataBuffer aclDataBuffer;
-typedef struct aclTensorDesc aclTensorDesc;
-typedef struct aclopAttr aclopAttr;
-typedef struct aclprofConfig aclprofConfig;
-typedef struct aclprofAicoreEvents aclprofAicoreEvents;
-typedef struct aclprofStepInfo aclprofStepInfo;
-typedef struct aclrtPhysicalMemProp aclrtPhysicalMemProp;
-typedef struct aclrtLaunchKernelCfg aclrtLaunchKernelCfg;
-typedef struct aclrtPlaceHolderInfo aclrtPlaceHolderInfo;
-typedef union { uint64_t failureMode; uint32_t reserve[4]; } aclrtStreamAttrValue;
-typedef struct { int32_t cube, vector, aicpu, memory; void *extend; } aclrtUtilizationInfo;
-/* Only the first member is written; the rest of the original follows in the caller's memory. */
-typedef struct { char version[128]; } aclCANNPackageVersion;
-
-enum { VN_ROOT_INFO_BYTES = 4108, VN_COMM_NAME_BYTES = 128 };
-typedef struct { char internal[VN_ROOT_INFO_BYTES]; } HcclRootInfo;
-/* Only the front of it is read; the rest of the original struct follows in the caller's memory. */
-typedef struct {
-    char reserved[24];
-    uint32_t hcclBufferSize, hcclDeterministic;
-    char hcclCommName[VN_COMM_NAME_BYTES];
-    char hcclUdi[128];
-    uint32_t hcclOpExpansionMode, hcclRdmaTrafficClass, hcclRdmaServiceLevel, hcclWorldRankID;
-    uint64_t hcclJobID;
-} HcclCommConfig;
-typedef struct {
-    HcclSendRecvType sendRecvType;
-    void *buf;
-    uint64_t count;
-    HcclDataType dataType;
-    uint32_t remoteRank;
-} HcclSendRecvItem;
-
-#endif
-
-/* Types of the operator interface; the wheel's headers only forward-declare them. */
-#ifndef VN_REAL_HEADERS
-typedef struct aclTensor aclTensor;
-typedef struct aclScalar aclScalar;
-typedef struct aclIntArray aclIntArray;
-typedef struct aclFloatArray aclFloatArray;
-typedef struct aclBoolArray aclBoolArray;
-typedef struct aclTensorList aclTensorList;
-typedef struct aclScalarList aclScalarList;
-typedef struct aclOpExecutor aclOpExecutor;
+#include "acl_types.h"
 #endif
 
 #ifdef __cplusplus

@@ -5,6 +5,7 @@ Each `Device` loads a copy of the library of its own, so that tests do not see e
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import itertools
 import os
@@ -16,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-
-import _ctypes
 
 from ascend_perf.collectors.virtual_npu.record import Record, read_record
 
@@ -65,7 +64,7 @@ def library() -> Path:
         f"const vn_signature vn_signatures[] = {{{rows}}};\nconst int vn_signature_count = {len(KINDS)};\n"
         'const char vn_build_id[] = "test";\n' + _COST % COPY_NS
     )
-    sources = [path for path in sorted(NATIVE.glob("*.c")) if path.stem != "cost"]
+    sources = [path for path in sorted(NATIVE.glob("*.c")) if not path.stem.startswith("cost")]
     subprocess.run(
         ["gcc", "-std=gnu11", "-O0", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-I", NATIVE, "-o",
          folder / "core.so", *sources, folder / "table.c", "-lpthread", "-lm"],

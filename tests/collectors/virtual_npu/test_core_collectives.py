@@ -19,7 +19,9 @@ from tests.collectors.virtual_npu._device import HOST_LAUNCH_NS, LATENCY_NS, Dev
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 
-HCCL = {"int8": 0, "int16": 1, "int32": 2, "float16": 3, "float32": 4, "int64": 5, "uint8": 7, "uint16": 8, "float64": 10}
+HCCL = {
+    "int8": 0, "int16": 1, "int32": 2, "float16": 3, "float32": 4, "int64": 5, "uint8": 7, "uint16": 8, "float64": 10,
+}  # fmt: skip
 SUM, PROD, MAX, MIN = range(4)
 BUFFERS = 2 * 200 << 20  # HCCL_BUFFSIZE is 200 MB, and a communicator has two
 

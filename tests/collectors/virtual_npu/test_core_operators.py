@@ -181,7 +181,7 @@ def test_padding_and_joining(tmp_path: Path, data: st.DataObject) -> None:
     values = data.draw(hnp.arrays("int32", shapes))
     pair = st.tuples(st.integers(-1, 3), st.integers(0, 3))  # a negative pad cuts; not all of a dimension
     drawn = data.draw(st.lists(pair, min_size=values.ndim, max_size=values.ndim))
-    pads = [(before if size > 1 else max(before, 0), after) for (before, after), size in zip(drawn, values.shape, strict=True)]
+    pads = [(max(before, -int(n > 1)), after) for (before, after), n in zip(drawn, values.shape, strict=True)]
     cut = values[tuple(slice(max(-before, 0), None) for before, _ in pads)]
     expected = np.pad(cut, [(max(before, 0), after) for before, after in pads], constant_values=-3)
     small = Small(tmp_path)
