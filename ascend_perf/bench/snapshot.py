@@ -44,24 +44,28 @@ class Request:
     data: Path | None = None
     variables: tuple[str, ...] = ()
     """`KEY=VALUE` for the process that records."""
+    world_size: int = 1
+    """Processes of the job; the first is recorded, the others are not started."""
 
 
 def take(request: Request, path: Path, *, timeout_s: float = TIMEOUT_S) -> OpStream:
     """Record one step and write it to `path`; returns what was written.
 
-    `auto` tries tensors without values first, then real ones, if the model is small. One process is recorded: the
-    communication of torch's data parallelism looks at the memory of tensors, which those without values lack.
+    `auto` tries tensors without values first, then real ones, if the model is small. Of several processes the first is
+    recorded, with torch's process group `fake`, which sends nothing: what it receives is not what others computed.
+    torch's DistributedDataParallel looks at the memory of tensors, which those without values lack.
 
     Raises:
-        UsageError: no such workload, preset or setting, or the workload does not run in one process.
+        UsageError: no such workload, preset or setting, or a layout that does not fit on so many processes.
         MachineError: torch or another package is absent.
         InputError: the workload cannot be recorded, with the reason.
     """
     workload = _spec.find_workload(request.workload)
     settings = workload.settings(request.preset, request.overrides)
-    if workload.min_ranks > 1:
-        raise UsageError(f"{workload.name} needs {workload.min_ranks} processes, a snapshot is of one")
-    prediction = predicted(workload, settings, 1)
+    if workload.min_ranks > request.world_size:
+        raise UsageError(f"{workload.name} needs {workload.min_ranks} processes or more",
+                         hint=f"add --nproc {workload.min_ranks}")  # fmt: skip
+    prediction = predicted(workload, settings, request.world_size)
     before.check_packages(workload)
     if request.data is not None and not request.data.exists():
         raise InputError(f"--data {request.data}: there is nothing", hint="check the path")
@@ -85,7 +89,8 @@ def _child(request: Request, settings: Mapping[str, object], mode: str, path: Pa
     """Record in a process of its own; the reason where it did not work."""
     body = {
         "workload": request.workload, "preset": request.preset, "settings": settings, "mode": mode,
-        "path": str(path.resolve()), "data": None if request.data is None else str(request.data.resolve()),
+        "world_size": request.world_size, "path": str(path.resolve()),
+        "data": None if request.data is None else str(request.data.resolve()),
     }  # fmt: skip
     # One thread: how operators are split among threads must not change what is recorded.
     variables = dict(text.partition("=")[::2] for text in request.variables)
@@ -113,6 +118,7 @@ def _record(request: Mapping[str, Any]) -> None:
     """Build, warm up by one step, record the next, write."""
     import torch
 
+    from ascend_perf.collectors import alone_on_cpu
     from ascend_perf.collectors.op_recorder import fake_tensors, record
 
     workload = _spec.find_workload(request["workload"])
@@ -120,18 +126,23 @@ def _record(request: Mapping[str, Any]) -> None:
     data = None if request["data"] is None else Path(request["data"])
     is_fake = request["mode"] == "fake"
     with tempfile.TemporaryDirectory() as folder:
-        place = _spec.Place(data=data, results=Path(folder))
+        place = _spec.Place(data=data, results=Path(folder), world_size=request["world_size"])
+        if place.world_size > 1:
+            alone_on_cpu.join(place.world_size)
         with fake_tensors() if is_fake else nullcontext():
             program = workload.build(settings.config, place, settings.plan.seed)
             try:
-                program.step()  # what an optimizer makes on its first step is no part of a step
+                # What an optimizer makes on its first step is no part of a step, nor are the buckets that torch's data
+                # parallelism arranges anew before the second.
+                for _ in range(1 if place.world_size == 1 else 2):
+                    program.step()
                 stream = record(program.step)
             finally:
                 program.close()
     write_op_stream(
         Path(request["path"]),
         OpStream(
-            workload=workload.name, preset=request["preset"], mode=request["mode"],
+            workload=workload.name, preset=request["preset"], mode=request["mode"], world_size=place.world_size,
             facts={"torch": str(torch.__version__)},
             # How often steps are measured does not change one.
             settings={**_spec.values_of(settings.config), "seed": settings.plan.seed},

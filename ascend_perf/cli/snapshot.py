@@ -20,6 +20,8 @@ import click
     help="fake: tensors without values, so that a model of any size fits; real: on this CPU; auto: the first, else"
     " the second for a small model.",
 )
+@click.option("--nproc", type=click.IntRange(1, 4096), default=1, show_default=True, help="Processes of the job; the "
+              "first is recorded with its collectives, and the others are not started.")
 @click.option("--data", type=click.Path(path_type=Path), help="File or folder of real data.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File.  [default: WORKLOAD-PRESET.ops.txt]")
 @click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of output.")
@@ -28,11 +30,12 @@ def command(
     preset: str,
     overrides: tuple[str, ...],
     mode: Literal["auto", "fake", "real"],
+    nproc: int,
     data: Path | None,
     output: Path | None,
     lang: Literal["en", "zh"],
 ) -> None:
-    """Record the operators of one step of WORKLOAD as text, one process, on the CPU.
+    """Record the operators of one step of WORKLOAD as text, on the CPU, of one process.
 
     Names, shapes and types of the second step, forward and backward pass and optimizer, in order and counted. The file
     is stable and made for diffs; `ascend-perf gate` compares two of them exactly.
@@ -40,6 +43,7 @@ def command(
     \b
     ascend-perf snapshot llm-pretrain --preset 7b -o base.ops.txt
     ascend-perf snapshot resnet50-infer --set batch=16
+    ascend-perf snapshot llm-pretrain --preset 7b --nproc 8 --set data_parallel=fsdp
     """
     from ascend_perf.bench.snapshot import Request, take
     from ascend_perf.cli import _show
@@ -48,7 +52,8 @@ def command(
     path = output or Path(f"{workload}-{preset}.ops.txt".replace("/", "-"))
     if not path.parent.is_dir() or path.is_dir():
         raise InputError(f"{path} cannot be written: its folder is not there, or it is a folder")
-    request = Request(workload=workload, preset=preset, overrides=overrides, mode=mode, data=data)
+    request = Request(workload=workload, preset=preset, overrides=overrides, mode=mode, data=data,
+                      world_size=nproc)  # fmt: skip
     with _show.working("recording one step" if lang == "en" else "正在记录一个 step 的算子"):
         stream = take(request, path)
     said = {

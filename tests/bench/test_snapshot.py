@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ascend_perf.bench import snapshot
-from ascend_perf.bench.snapshot import Request, take
+from ascend_perf.bench.snapshot import Mode, Request, take
 from ascend_perf.cli import cli
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.op_streams import changes, read_op_stream
+from ascend_perf.op_streams import OpStream, changes, read_op_stream
 from tests.bench._fake import install
 
 LLM = (
@@ -96,10 +98,67 @@ def test_what_reads_values_is_recorded_with_them(tmp_path: Path, monkeypatch: py
         take(Request(workload="fake", overrides=("fault=bug",), mode="real"), tmp_path / "s")
 
 
-def test_a_workload_of_several_processes_is_refused(tmp_path: Path) -> None:
+def sent(stream: OpStream, call: str) -> dict[int, int]:
+    """Numbers in the first operand of a collective -> calls of that size."""
+    found: dict[int, int] = {}
+    for operator, calls in stream.totals.items():
+        if operator.startswith(f"c10d.{call}."):
+            sizes = re.findall(r"[a-z]+\d+\[([\d,]*)\]", operator)[0]
+            count = math.prod(int(size) for size in sizes.split(",") if size)
+            found[count] = found.get(count, 0) + calls
+    return found
+
+
+# Weights of LLM: embedding and output of 32 x 16; a layer has query and output of 16 x 16, key and value of 8 x 16,
+# three products of 16 x 24, two norms of 16; a norm at the end.
+LAYER, ENDS = 2 * 256 + 2 * 128 + 3 * 384 + 2 * 16, 2 * 512 + 16
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_collectives_of_a_layout_are_in_the_stream_of_one_process(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(UsageError, match="comm-bench needs 2 processes, a snapshot is of one"):
+
+    def taken(*layout: str, mode: Mode) -> OpStream:
+        request = Request(workload="llm-pretrain", overrides=(*LLM, *layout), mode=mode, world_size=2)
+        return take(request, tmp_path / "s")
+
+    ddp = taken(mode="real")
+    assert (ddp.world_size, read_op_stream(tmp_path / "s").world_size) == (2, 2)
+    # Each gradient is in one bucket; two sums of one number are of the loss and of the norm, or of the tokens.
+    buckets = {size: calls for size, calls in sent(ddp, "allreduce_").items() if size > 1}
+    assert sum(size * calls for size, calls in buckets.items()) == 2 * LAYER + ENDS
+
+    fsdp = taken("data_parallel=fsdp", mode="fake")
+    # A half is held here. A layer is gathered forward and again backward, what is at the ends once.
+    assert sent(fsdp, "_allgather_base_") == {LAYER: 4, ENDS: 1}
+    assert sent(fsdp, "_reduce_scatter_base_") == {LAYER // 2: 2, ENDS // 2: 1}
+
+    tensor = taken("tensor_ranks=2", "kv_heads=2", mode="fake")
+    # 8 tokens of 16 in each layer after attention and after the MLP, backward before both; after the embedding, and
+    # backward before the output, whose vocabularies are cut too.
+    assert sent(tensor, "allreduce_")[8 * 16] == 2 * 4 + 2
+    assert "aten.mm.default(f32[8,16], f32[16,12]) -> f32[8,12]" in tensor.totals  # half of 24
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_experts_of_other_ranks_get_what_this_one_sends(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    request = Request(workload="moe-pretrain", overrides=("expert_ranks=2", "layers=2"), world_size=2)
+    stream = take(request, tmp_path / "s")
+    splits = [re.findall(r"_split_sizes=\[([\d,]+)\]", one) for one in stream.totals if "alltoall_base_" in one]
+    splits = [pair for pair in splits if pair]
+    assert splits and all(received == sent for received, sent in splits)
+
+
+def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(UsageError, match="comm-bench needs 2 processes or more") as told:
         take(Request(workload="comm-bench"), tmp_path / "s")
+    assert told.value.hint == "add --nproc 2"
+    with pytest.raises(UsageError, match="world of 3"):
+        take(Request(workload="llm-pretrain", overrides=("tensor_ranks=2",), world_size=3), tmp_path / "s")
 
 
 @pytest.mark.torch
