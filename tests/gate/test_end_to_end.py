@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from ascend_perf.bench.suite import run_suite
-from ascend_perf.model.result import ResultSet
+from ascend_perf.bench.snapshot import Request, take
+from ascend_perf.bench.suite import VARIES, run_suite
+from ascend_perf.cli import cli
+from ascend_perf.model.result import Benchmark
+from ascend_perf.op_streams import changes
+from ascend_perf.result_files import read_results, write_results
 from tests._support import Said
 
 Command = Callable[..., Said]
@@ -27,22 +37,43 @@ for step in range(20):
     print(f"step {step} took {20 * launch * draw.lognormvariate(0, 0.02) + float(sys.argv[2]):.3f} ms", flush=True)
 """
 
-TRAINING = """
+# Steps are few: counts do not scatter, and the sleep is long against what a busy machine adds. One thread, so that they
+# share the cores of the machine with others in the same way.
+SUITE = """
 name: planted
-runs: 1
-keep: all
+device: cpu
+snapshot: false
+env: {OMP_NUM_THREADS: "1"}
 benchmarks:
   - workload: llm-pretrain
-    preset: tiny
-    device: cpu
-    set: {layers: 1, warmup_steps: 1, measured_steps: 2, profiled_steps: 1}
+    runs: 1
+    set: {layers: 2, width: 64, heads: 2, kv_heads: 1, hidden: 64, vocabulary: 256, tokens: 32, batch: 2,
+          accumulate: 1, measured_steps: 1, warmup_steps: 1, profiled_steps: 3}
+    variants: {old: {}, again: {}, planted: {env: {PYTHONPATH: "%(products)s"}}}
+  - workload: lora-finetune
+    runs: 1
+    set: {layers: 1, width: 64, heads: 8, kv_heads: 8, hidden: 64, tokens: 512, batch: 4, accumulate: 1,
+          measured_steps: 1, warmup_steps: 1, profiled_steps: 3}
+    variants: {old: {}, again: {}, planted: {env: {PYTHONPATH: "%(unfused)s"}}}
+  - workload: bert-clue
+    runs: 5
+    set: {batch: 8, samples: 64, held_out_samples: 8, measured_steps: 3, warmup_steps: 1, profiled_steps: 1}
+    variants: {old: {}, again: {}, planted: {env: {PYTHONPATH: "%(sleep)s"}}}
+"""
+
+# Counts exactly, and of times a step that takes five times as long: what a launch beside other work does not do.
+POLICY = """
+schema_version: 1
+metrics:
+  - {match: step_time_median, benchmark: "bert-clue/*", fail: 4.0, tolerance: 0.5}
+  - {match: "*", fail: null}
 """
 
 HOOK = """
 import importlib.abc, importlib.util, sys
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "torch.nn.functional":
+        if name != MODULE:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -56,18 +87,20 @@ sys.meta_path.insert(0, Finder())
 """
 
 MORE_PRODUCTS = """
-def plant(functional):
+MODULE = "ascend_perf.workloads._decoder"
+def plant(decoder):
     import torch
-    linear = functional.linear
-    def slower(x, weight, bias=None):
-        flat = x.detach().reshape(-1, x.shape[-1])
-        for _ in range(5):
-            torch.mm(flat, weight.detach().t().to(flat.dtype))
-        return linear(x, weight, bias)
-    functional.linear = slower
+    forward = decoder.Block.forward
+    extra = torch.ones(1280, 1280)
+    def slower(self, *args, **kwargs):
+        with torch.no_grad():
+            torch.mm(extra, extra)
+        return forward(self, *args, **kwargs)
+    decoder.Block.forward = slower
 """
 
 LOST_FUSION = """
+MODULE = "torch.nn.functional"
 def plant(functional):
     import math, torch
     def unfused(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -81,6 +114,17 @@ def plant(functional):
             scores = scores + attn_mask
         return scores.softmax(-1).to(value.dtype) @ value
     functional.scaled_dot_product_attention = unfused
+"""
+
+SLEEP = """
+MODULE = "ascend_perf.workloads.bert_clue"
+def plant(bert_clue):
+    import time
+    copy = bert_clue._on
+    def slower(values, place):
+        time.sleep(0.3)
+        return copy(values, place)
+    bert_clue._on = slower
 """
 
 
@@ -124,42 +168,123 @@ def test_a_sleep_in_the_data_path_fails(command: Command, tmp_path: Path, policy
     assert "model · step_time_median: regression" in said.out
 
 
-def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, plant: str = "") -> ResultSet:
+def planted(folder: Path, plant: str) -> str:
+    """PYTHONPATH of processes in which the plant replaces what is slower then."""
     folder.mkdir()
-    if plant:
-        (folder / "sitecustomize.py").write_text(plant + HOOK, "utf-8")
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-    results = run_suite(TRAINING, "suite.yaml", folder, folder / "out")
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert all(launch.status == "complete" for launch in results.benchmarks[0].launches)
-    return results
+    (folder / "sitecustomize.py").write_text(plant + HOOK, "utf-8")
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The suite of three workloads, each as it was, again, and with a slowdown planted; as `ascend-perf bench` does."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("suite")
+    plants = (("products", MORE_PRODUCTS), ("unfused", LOST_FUSION), ("sleep", SLEEP))
+    paths = {name: planted(folder / name, plant) for name, plant in plants}
+    (folder / "suite.yaml").write_text(SUITE % paths, "utf-8")
+    (folder / "gate.yaml").write_text(POLICY, "utf-8")
+    done = CliRunner().invoke(cli, ["bench", str(folder / "suite.yaml"), "-o", str(folder / "out")])
+    assert done.exit_code == 0 and "21 of 21 runs complete" in done.output, done.output
+    return folder
+
+
+def only(measured: Path, name: str, *parts: str) -> Path:
+    """A result file beside that of the suite with a part of its benchmarks."""
+    results = read_results(measured / "out")
+    chosen = tuple(one for one in results.benchmarks if one.name.startswith(parts))
+    assert chosen
+    return write_results(measured / "out" / name, replace(results, benchmarks=chosen))
+
+
+def gated(command: Command, measured: Path, results: Path, head: str, out: Path | None = None) -> Said:
+    words = ["--base-variant", "old", "--head-variant", head, "--policy", measured / "gate.yaml"]
+    return command("gate", results, results, *words, *(["-o", out] if out else []))
+
+
+# What the attention consists of where it is no single operator, forward and backward.
+PARTS_OF_ATTENTION = re.compile(r"softmax|masked_fill|matmul|aten::mul|bmm|MulBackward|MaskedFill|BmmBackward", re.I)
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_planted_operators_fail_and_are_named(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("timing: false\n", "utf-8")
-    for name, plant in (("base", ""), ("again", ""), ("products", MORE_PRODUCTS), ("unfused", LOST_FUSION)):
-        trained(tmp_path / name, monkeypatch, plant)
-
-    def gate(head: str) -> Said:
-        return command("gate", tmp_path / "base" / "out", tmp_path / head / "out", "--policy", policy,
-                       "-o", tmp_path / head / "gate")  # fmt: skip
-
-    assert gate("again").code == 0
-    for head, operator, node in (("products", "aten.mm.default", "aten::mm"), ("unfused", "aten._softmax", "softmax")):
-        said = gate(head)
+def test_a_planted_slowdown_of_each_workload_fails_with_its_node(command: Command, measured: Path) -> None:
+    for workload, failing, top in (
+        ("llm-pretrain/", "host_ops", re.compile(r"aten::mm$")),
+        ("lora-finetune/", "host_ops", PARTS_OF_ATTENTION),
+        ("bert-clue/", "step_time_median", re.compile(r"^data::copy")),
+    ):
+        out = measured / workload.strip("/")
+        said = gated(command, measured, only(measured, "one.json", workload), "planted", out)
         assert said.code == 1, said.out
-        document = json.loads((tmp_path / head / "gate" / "gate.json").read_text("utf-8"))
-        rows = {row["name"]: row for row in document["rows"]}
-        assert rows["op_stream"]["outcome"] == "regression"
-        assert rows["host_ops"]["outcome"] == "regression"
-        assert any(line.startswith("+") and operator in line for line in rows["op_stream"]["details"])
+        document = json.loads((out / "gate.json").read_text("utf-8"))
+        assert failing in {row["name"] for row in document["rows"] if row["outcome"] == "regression"}, said.out
         (explanation,) = document["explanations"]
-        assert node in " ".join(one["name"] for one in explanation["nodes"])
-    products = json.loads((tmp_path / "products" / "gate" / "gate.json").read_text("utf-8"))
-    assert products["explanations"][0]["nodes"][0]["name"].endswith("aten::mm")
+        nodes = explanation["nodes"]
+        assert nodes and top.search(nodes[0]["name"]), (workload, nodes)
+        # The comment names it first.
+        comment = unescape((out / "gate.md").read_text("utf-8")).split("Where the time of a step grew")[1]
+        rows = [line.split(" | ")[0] for line in comment.splitlines() if line.startswith("| ")]
+        assert rows[2] == f"| {nodes[0]['name']}", rows
+    # The fused operator is gone, not slower.
+    fused = json.loads((measured / "lora-finetune" / "gate.json").read_text("utf-8"))["explanations"][0]["nodes"]
+    assert any("softmax" in node["name"].lower() and not node["base_count"] for node in fused)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_same_code_passes_ten_times_of_ten(command: Command, measured: Path) -> None:
+    """Launches of `old` and `again` are of one code: each time five of the ten are the base, five the head."""
+    results = read_results(measured / "out")
+    known = {one.name: one for one in results.benchmarks}
+    assert not [note for one in results.benchmarks for note in one.notes if note.startswith(VARIES)]
+    draw, codes = random.Random(7), []
+    for _ in range(10):
+        made: list[Benchmark] = []
+        for name in (name for name in known if name.endswith("/old")):
+            sides = [known[name], known[name.removesuffix("old") + "again"]]
+            pool = [launch for one in sides for launch in one.launches]
+            draw.shuffle(pool)
+            half = len(pool) // 2
+            made += [
+                replace(one, launches=tuple(part))
+                for one, part in zip(sides, (pool[:half], pool[half:]), strict=True)
+            ]  # fmt: skip
+        path = write_results(measured / "out" / "same.json", replace(results, benchmarks=tuple(made)))
+        codes.append(gated(command, measured, path, "again").code)
+    assert codes == [0] * 10
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_another_machine_is_not_comparable(command: Command, measured: Path) -> None:
+    path = only(measured, "here.json", "llm-pretrain/", "lora-finetune/", "bert-clue/")
+    results = read_results(path)
+    facts = {**results.fingerprint, "chip": "another", "cpu": "another"}
+    other = write_results(measured / "out" / "other.json", replace(results, fingerprint=facts))
+    words = ["--base-variant", "old", "--head-variant", "again", "--policy", measured / "gate.yaml"]
+    said = command("gate", other, path, *words)
+    assert (said.code, said.out.splitlines()[0]) == (4, "Performance gate cannot compare"), said.out
+    assert "fingerprint: not comparable; another machine or other software: chip, cpu" in said.out
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_lost_fusion_shows_in_the_operators_without_hardware(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    shape = ("layers=1", "width=64", "heads=8", "kv_heads=8", "tokens=64")
+    cases: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("base", ()), ("head", (f"PYTHONPATH={planted(tmp_path / 'unfused', LOST_FUSION)}",)),
+    )  # fmt: skip
+    streams = [
+        take(Request(workload="llm-pretrain", overrides=shape, mode="fake", variables=variables),
+             tmp_path / f"{name}.ops.txt")
+        for name, variables in cases
+    ]  # fmt: skip
+    said = command("gate", tmp_path / "base.ops.txt", tmp_path / "head.ops.txt", "-o", tmp_path / "gate")
+    assert said.code == 1, said.out
+    (row,) = json.loads((tmp_path / "gate" / "gate.json").read_text("utf-8"))["rows"]
+    assert row["outcome"] == "regression"
+    assert any(line.startswith("+") and "aten._softmax.default" in line for line in row["details"]), row["details"]
+    gone = [one.operator for one in changes(*streams) if one.b == 0]
+    assert any("scaled_dot_product" in operator for operator in gone), gone
