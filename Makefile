@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check lint types floors docs bench eval eval-gate screenshots gallery browser postgres clean
+.PHONY: help demo test slow check lint types floors docs bench eval eval-gate screenshots gallery browser postgres cross clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,10 +23,10 @@ help: ## Show this list
 demo: $(VENV)/.torch ## Train a tiny language model, profile it and print the path of the report
 	$(BIN)/ascend-perf run llm-pretrain --preset tiny -o runs/demo --force
 
-test: $(VENV)/.test browser postgres ## Run the tests, all but the slow ones
+test: $(VENV)/.test browser postgres cross ## Run the tests, all but the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
-slow: $(VENV)/.test browser postgres ## Run the slow tests: jobs of four processes, long soaks, planted faults
+slow: $(VENV)/.test browser postgres cross ## Run the slow tests: jobs of four processes, long soaks, planted faults
 	$(BIN)/python -m pytest -n $(JOBS) -m slow $(ARGS)
 
 check: lint types floors test ## Lint, check types and floors, run the tests (what to run before a commit)
@@ -87,6 +87,20 @@ postgres:
 	    || echo "PostgreSQL could not be installed: its tests are skipped"; \
 	else \
 	  echo "no PostgreSQL here: its tests are skipped (as root: apt-get install postgresql)"; \
+	fi
+
+# A C compiler for aarch64 and an emulator are for the tests of the virtual NPU only; without them those are skipped.
+cross:
+	@if command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 && command -v qemu-aarch64 >/dev/null 2>&1; then exit 0; fi; \
+	if [ "$$(uname -m)" != x86_64 ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  echo "installing a compiler for aarch64 and an emulator for the tests of the virtual NPU"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; } \
+	    || echo "they could not be installed: tests for aarch64 are skipped"; \
+	else \
+	  echo "no compiler for aarch64 here: its tests are skipped" \
+	    "(as root: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)"; \
 	fi
 
 $(VENV)/.made:

@@ -98,9 +98,10 @@ def compiled(folder: Path, compiler: str) -> Elf:
     source, target = folder / "calls.cpp", folder / "libtorch_npu.so"
     source.write_text(STRUCTURE + CALLS, "utf-8")
     subprocess.run(
-        [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-o", str(target), str(source)],
+        [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-o", str(target),
+         str(source)],
         check=True,
-    )
+    )  # fmt: skip
     return Elf(target)
 
 
