@@ -51,7 +51,7 @@ def too_many_devices(folder: Path, torch_npu: str | None) -> int:
     found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?", torch_npu or "")
     if len(devices) < 2 or found is None:
         return 0
-    base, post = tuple(map(int, found.groups()[:3])), int(found[4] or 0)
+    base, post = (int(found[1]), int(found[2]), int(found[3])), int(found[4] or 0)
     needed = {(2, 1, 0): 14, (2, 5, 1): 2}.get(base)
     is_fit = base >= (2, 6, 0) or (needed is not None and post >= needed)
     return 0 if is_fit else len(devices)

@@ -160,13 +160,19 @@ def _known(name: str, value: str) -> list[Problem]:
 def _of_generation(name: str, value: str, generation: str | None) -> list[Problem]:
     """A value that another generation of chips takes."""
     allowed = _table()["variables"][name].get("of", {}).get(generation)
-    if allowed is None or value in (str(item) for item in allowed):
+    if allowed is None:
         return []
-    names = [str(item) for item in allowed]
-    shown, words = value[:_LONGEST_VALUE], _not_in(names)
+    if isinstance(allowed, dict):  # limits of a number
+        wrong = _wrong_integer(allowed, value)
+    else:
+        names = [str(item) for item in allowed]
+        wrong = None if value in names else (_not_in(names), names[0])
+    if wrong is None:
+        return []
+    shown, (words, right) = value[:_LONGEST_VALUE], wrong
     return [
         Problem(
-            name=name, value=value, level="error", right=f"{name}={names[0]}",
+            name=name, value=value, level="error", right=f"{name}={right}",
             words=Words(
                 f"{name}={shown}: on {generation} it {words.en}", f"{name}={shown}：在 {generation} 上{words.zh}"
             ),
