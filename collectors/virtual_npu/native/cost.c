@@ -69,18 +69,18 @@ static double time_of(const vn_cost_class *klass, const vn_work *w, vn_cost *out
     out->memory_ns = memory_ns(klass, w->bytes, w->written);
     out->fixed_ns = klass->fixed_ns + klass->growth_ns * log2(fmax(w->elements, 1));
     if (w->kernels > 1) out->fixed_ns *= w->kernels;
-    if (w->copied > 0) {
-        const vn_cost_class *moved = vn_cost_class_named("transpose");
-        if (moved) {
-            out->memory_ns += memory_ns(moved, w->copied, 0);
-            out->fixed_ns += moved->fixed_ns;
-        }
+    double work = fmax(out->cube_ns, fmax(out->vector_ns + waiting, out->memory_ns)), copies = 0;
+    /* Operands are laid out anew by a kernel of its own, before. */
+    const vn_cost_class *moved = w->copied > 0 ? vn_cost_class_named("transpose") : NULL;
+    if (moved) {
+        copies = memory_ns(moved, w->copied, 0);
+        out->fixed_ns += moved->fixed_ns;
     }
+    out->memory_ns = fmax(out->memory_ns, waiting) + copies;
     out->flops = w->flops;
     out->bytes = w->bytes;
     out->klass = klass->name;
-    out->ns = out->fixed_ns + fmax(out->cube_ns, fmax(out->vector_ns + waiting, out->memory_ns));
-    out->memory_ns = fmax(out->memory_ns, waiting);
+    out->ns = out->fixed_ns + work + copies;
     return out->ns;
 }
 

@@ -24,7 +24,7 @@ vn_cost_device vn_device;
 static const struct { const char *name; size_t at; } DEVICE_KEYS[] = {
     KEY(cube_cores), KEY(frequency_hz), KEY(cube_fp16), KEY(cube_bf16), KEY(cube_fp32), KEY(cube_int8),
     KEY(lanes_per_s), KEY(hbm_bytes_per_s), KEY(l2_bytes), KEY(l2_core_bytes_per_cycle),
-    KEY(tile_m), KEY(tile_n), KEY(split_k), KEY(host_launch_ns), KEY(launch_latency_ns), KEY(kernel_gap_ns),
+    KEY(tile_m), KEY(tile_n), KEY(split_k), KEY(host_launch_ns), KEY(launch_latency_ns),
     KEY(h2d_fixed_ns), KEY(h2d_bytes_per_s), KEY(d2h_fixed_ns), KEY(d2h_bytes_per_s), KEY(h2h_fixed_ns),
     KEY(h2h_bytes_per_s), KEY(d2d_fixed_ns), KEY(d2d_bytes_per_s), KEY(memset_fixed_ns), KEY(memset_bytes_per_s),
     KEY(peer_bytes_per_s), KEY(is_switched), KEY(node_bytes_per_s), KEY(single_rank_ns), KEY(collective_fixed_ns),

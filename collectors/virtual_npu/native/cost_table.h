@@ -13,7 +13,7 @@ typedef struct {
     double lanes_per_s;                                     /* FP32 elements of all vector cores, one operation each */
     double hbm_bytes_per_s, l2_bytes, l2_core_bytes_per_cycle;
     double tile_m, tile_n, split_k;
-    double host_launch_ns, launch_latency_ns, kernel_gap_ns;
+    double host_launch_ns, launch_latency_ns;
     double h2d_fixed_ns, h2d_bytes_per_s, d2h_fixed_ns, d2h_bytes_per_s, h2h_fixed_ns, h2h_bytes_per_s;
     double d2d_fixed_ns, d2d_bytes_per_s, memset_fixed_ns, memset_bytes_per_s;
     double peer_bytes_per_s;        /* inside a node: from one card to one other */
