@@ -35,8 +35,6 @@ def named(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-
-
 def load(path: Path) -> dict[str, object]:
     # YAML 1.1 reads the key `on` as true.
     document = yaml.safe_load(path.read_text("utf-8"))
@@ -77,6 +75,26 @@ def test_scripts_of_a_pipeline_are_shell_and_take_no_text_of_a_request(path: Pat
         if BASH:
             done = subprocess.run([BASH, "-n"], input=script, text=True, capture_output=True, check=False)
             assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("name", "schema", "options"), [
+    ("github/performance.yml", "vendor.github-workflows", ()), ("github/operators.yml", "vendor.github-workflows", ()),
+    ("github/action.yml", "vendor.github-actions", ()),
+    ("gitlab/performance.gitlab-ci.yml", "vendor.gitlab-ci", ("--data-transform", "gitlab-ci")),
+])  # fmt: skip
+def test_a_pipeline_fits_the_published_schema(name: str, schema: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema")
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *options]
+    done = subprocess.run([*words, str(RECIPES / name)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # What the schema would say of a slip.
+    text = (RECIPES / name).read_text("utf-8")
+    slips = ("runs-on:", "run-on:"), ("using: composite", "using: nothing"), ("policy: pull\n", "policy: x\n")
+    for right, wrong in slips:
+        text = text.replace(right, wrong)
+    (tmp_path / "broken.yml").write_text(text, "utf-8")
+    broken = subprocess.run([*words, str(tmp_path / "broken.yml")], capture_output=True, check=False)
+    assert broken.returncode == 1
 
 
 def commands_in(text: str) -> list[list[str]]:
