@@ -260,8 +260,5 @@ class _Rows:
     def _overlap(self) -> list[tuple[object, ...]]:
         rows: list[tuple[object, ...]] = []
         for kind, (_, parts) in enumerate(overlap_of(self.tasks)):
-            rows += [
-                (0, self.device, start, end, kind)
-                for start, end in zip(parts.starts.tolist(), parts.ends.tolist(), strict=True)
-            ]
+            rows += [(0, self.device, start, end, kind) for start, end in parts]
         return [(number, *row[1:]) for number, row in enumerate(rows)]

@@ -6,6 +6,8 @@ Source: format reference, sections 2.1 to 2.6.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ from ascend_perf import intervals
 from ascend_perf.collectors.virtual_npu._export_tasks import CommOp, CommTask, Tasks
 from ascend_perf.collectors.virtual_npu._export_text import NO_MODEL, us
 from ascend_perf.collectors.virtual_npu.record import COPY_KINDS
+from ascend_perf.model.table import Ints
 from ascend_perf.parsers._ascend_db import DATA_TYPES
 
 Event = dict[str, object]
@@ -144,10 +147,7 @@ class _Timeline:
         events: list[Event] = []
         for line, (name, parts) in enumerate(overlap_of(self.tasks)):
             events += _thread(pid, line, name)
-            events += [
-                _slice(name, pid, line, start, end, None)
-                for start, end in zip(parts.starts.tolist(), parts.ends.tolist(), strict=True)
-            ]
+            events += [_slice(name, pid, line, start, end, None) for start, end in parts]
         return events
 
     def counters(self, frequency_hz: int) -> list[Event]:
@@ -170,21 +170,43 @@ class _Timeline:
         ]
 
 
-def overlap_of(tasks: Tasks) -> tuple[tuple[str, intervals.IntervalSet], ...]:
-    """The lines of the Overlap Analysis, in their order (format reference, 2.6)."""
+def overlap_of(tasks: Tasks) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
+    """The lines of the Overlap Analysis, in their order (format reference, 2.6), as starts and ends.
+
+    Tasks that only touch stay apart, as the one row per kernel of real profiles does: a step's sums are made of the
+    rows that begin in it.
+    """
     kernels, comm = tasks.kernels, tasks.comm
-    computing = intervals.merged(kernels["start"], kernels["end"])
-    talking = intervals.merged(
-        np.array([op.arrive_ns for op in comm], np.int64), np.array([op.end_ns for op in comm], np.int64)
-    )
+    arrive = np.array([op.arrive_ns for op in comm], np.int64)
+    end = np.array([op.end_ns for op in comm], np.int64)
+    computing, talking = intervals.merged(kernels["start"], kernels["end"]), intervals.merged(arrive, end)
+    alone = intervals.difference(talking, computing)
     both = intervals.union(computing, talking)
-    free = intervals.merged(np.empty(0, np.int64), np.empty(0, np.int64))
-    if len(both.starts):
-        free = intervals.complement(both, int(both.starts[0]), int(both.ends[-1]))
+    free = zip(both.ends[:-1].tolist(), both.starts[1:].tolist(), strict=True)
+    borders = _apart(arrive, end)
     return (
-        ("Computing", computing), ("Communication", talking),
-        ("Communication(Not Overlapped)", intervals.difference(talking, computing)), ("Free", free),
+        ("Computing", _apart(kernels["start"], kernels["end"])), ("Communication", borders),
+        ("Communication(Not Overlapped)", _split(alone, [start for start, _ in borders])), ("Free", tuple(free)),
     )  # fmt: skip
+
+
+def _apart(starts: Ints, ends: Ints) -> tuple[tuple[int, int], ...]:
+    """The union, in which spans that touch and do not overlap stay apart."""
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    first = np.flatnonzero(np.append(True, starts[1:] >= reached[:-1])) if len(starts) else np.empty(0, np.int64)
+    last = np.append(first[1:] - 1, len(starts) - 1) if len(first) else first
+    return tuple(zip(starts[first].tolist(), reached[last].tolist(), strict=True))
+
+
+def _split(spans: intervals.IntervalSet, at: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Spans cut at the instants that lie inside of them."""
+    cuts = np.array(at, np.int64)
+    result: list[tuple[int, int]] = []
+    for start, end in zip(spans.starts.tolist(), spans.ends.tolist(), strict=True):
+        edges = [start, *cuts[(cuts > start) & (cuts < end)].tolist(), end]
+        result += list(pairwise(edges))
+    return tuple(result)
 
 
 def _meta(kind: str, pid: int, tid: int, **args: object) -> Event:

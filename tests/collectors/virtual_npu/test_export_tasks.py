@@ -13,6 +13,7 @@ from ascend_perf.collectors.virtual_npu._export_capture import Capture, Collecti
 from ascend_perf.collectors.virtual_npu._export_counters import Chip, counters_of
 from ascend_perf.collectors.virtual_npu._export_links import slices, transfers
 from ascend_perf.collectors.virtual_npu._export_tasks import CommOp, Tasks, tasks_of
+from ascend_perf.collectors.virtual_npu._export_trace import overlap_of
 from ascend_perf.collectors.virtual_npu.record import read_record
 from ascend_perf.errors import InputError
 from tests.collectors.virtual_npu._records import BF16, F32, MAIN, OFFSET, PID, QUEUE, RAW0, RecordText, small_job, t
@@ -273,6 +274,43 @@ def test_more_transfers_than_planes_follow_each_other(tmp_path: Path) -> None:
     assert [(task.plane, task.start_ns - at(0), task.end_ns - at(0)) for task in op.tasks] == [
         *((plane, 100, 600) for plane in range(1, 9)), *((plane, 600, 1101) for plane in range(1, 4))
     ]  # fmt: skip
+
+
+# ---- overlap -----------------------------------------------------------------------------------------------------
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20), st.integers(2, 4)), max_size=12),
+    comm=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=4),
+)
+def test_the_overlap_lines_are_unions_in_every_nanosecond(
+    calls: list[tuple[int, int, int]], comm: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = RecordText(world_size=2)
+    text.group(0, "g", 2, 0, [0, 1])
+    text.profiler(0, "init", "/x/a_ascend_pt")
+    text.profiler(1, "start")
+    for start, dur, stream in calls:
+        text.kernel("aclnnAbs", [t(F32, [4]), t(F32, [4])], 2, start, dur, stream=stream)
+    for start, dur in comm:
+        text.collective("AllReduce", 100, 3, start, start, start + dur)
+    text.profiler(1000, "stop")
+    lines = dict(overlap_of(tasks(text, tmp_path_factory.mktemp("record"))))
+    computing = {at(n) for start, dur, _ in calls for n in range(start, start + dur)}
+    talking = {at(n) for start, dur in comm for n in range(start, start + dur)}
+    busy = computing | talking
+    wanted = {
+        "Computing": computing, "Communication": talking, "Communication(Not Overlapped)": talking - computing,
+        "Free": set(range(min(busy), max(busy))) - busy if busy else set(),
+    }  # fmt: skip
+    for name, spans in lines.items():
+        covered = [n for start, end in spans for n in range(start, end)]
+        assert len(covered) == len(set(covered))
+        assert set(covered) == wanted[name], name
+    # A row begins wherever a task begins while no other runs, also right behind the one before it.
+    begins = {at(start) for start, _, _ in calls}
+    alone = {n for n in begins if not any(at(s) < n < at(s + d) for s, d, _ in calls)}
+    assert {start for start, _ in lines["Computing"]} == alone
 
 
 # ---- counters ----------------------------------------------------------------------------------------------------
