@@ -110,7 +110,8 @@ class _Heard:
         descriptor = self._pipe.fileno()
         while block := os.read(descriptor, 1 << 16):
             self._kept = (self._kept + block)[-KEPT_BYTES:]
-            self._on_output(block)
+            with contextlib.suppress(Exception):  # a mistake of ours must not stop the program at a full pipe
+                self._on_output(block)
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 sys.stdout.buffer.write(block)
                 sys.stdout.buffer.flush()

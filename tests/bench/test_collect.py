@@ -379,6 +379,16 @@ def test_a_signal_that_does_not_end_is_the_programs_own_business(tmp_path: Path)
     assert (ended.code, ended.signals, seen.read_text()) == (3, (), "usr1")
 
 
+def test_a_mistake_of_ours_while_we_listen_does_not_stop_the_program() -> None:
+    def fails(block: bytes) -> None:
+        raise ValueError
+
+    text = "print('x' * 300_000)"  # more than a pipe holds
+    ended = command.run_command([sys.executable, "-c", text], os.environ, keeps_output=True, on_output=fails)
+    assert ended.code == 0
+    assert ended.output.endswith("x\n")
+
+
 def test_a_program_that_ignores_ctrl_c_is_ended_by_the_third(tmp_path: Path) -> None:
     text = (
         "import pathlib, signal, time\n"

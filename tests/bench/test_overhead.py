@@ -272,15 +272,41 @@ def test_a_planted_slowdown_of_torch_npu_is_found(run: Run, tmp_path: Path) -> N
     assert found["step_count"] == 14  # 19 times, without those of the steps that are skipped
 
 
-def test_a_program_without_steps_is_compared_by_its_lines(run: Run) -> None:
-    source = (
+def test_a_program_without_steps_is_compared_by_its_lines(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The program goes on when its line was heard, so that each has a time of its own however loaded the machine is."""
+    heard = tmp_path / "heard"
+    durs = iter((15, 10))  # of the run under msprof, whose lines are built first, and of the one without
+
+    class Answering(StepLines):
+        def __init__(self) -> None:
+            self._clock, self._dur = Clock(), next(durs)
+            super().__init__(self._clock)
+            self._heard = 0
+
+        def take(self, block: bytes) -> None:
+            self._clock.now += self._dur * block.count(b"loss")
+            super().take(block)
+            self._heard += block.count(b"loss")
+            heard.write_text(str(self._heard))
+
+    monkeypatch.setattr(overhead, "StepLines", Answering)
+    done = run(
         "import os, pathlib, time\n"
         "pathlib.Path(os.environ['FAKE_NPU'], '0.process').write_text('ok')\n"
-        "for number in range(12): print('step', number, 'loss 9.8', flush=True); time.sleep(0.01)\n"
+        f"heard = pathlib.Path({str(heard)!r})\n"
+        "heard.write_text('0')\n"
+        "for number in range(12):\n"
+        "    print('step', number, 'loss 9.8', flush=True)\n"
+        "    end = time.monotonic() + 60\n"
+        "    while heard.read_text() != str(number + 1) and time.monotonic() < end: time.sleep(0.001)\n"
     )
-    done = run(source)
+
     assert done.manifest.config["overhead_basis"] == "lines"
-    assert values(done.manifest.metrics)["step_count"] >= 3
+    found = values(done.manifest.metrics)
+    assert (found["step_count"], found["step_time_median"]) == (6, 10)
+    assert found["profiler_overhead"] == pytest.approx(0.5)
 
 
 def test_a_program_that_tells_nothing_is_compared_as_a_whole(run: Run) -> None:
