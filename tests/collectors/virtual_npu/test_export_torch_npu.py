@@ -149,13 +149,13 @@ def expected(rows: list[list[str]]) -> Expected:
         (int(row[6]) + offset, int(row[7]) + offset, int(row[8]) + offset)
         for row in rows if row[0] == "C" and start <= int(row[5]) <= stop
     ]  # fmt: skip
-    used, own, memory, own_memory = 0, 0, [], []
+    own, memory, own_memory = 0, list[int](), list[int]()
     for row in rows:
         if row[0] == "M" and int(row[1]) <= stop:
-            used, own = int(row[3]), own + (int(row[2]) if row[4] != "0" else 0)
+            own += int(row[2]) if row[4] != "0" else 0
             if int(row[1]) < start:
                 memory, own_memory = [], []
-            memory.append(used)
+            memory.append(int(row[3]))
             own_memory.append(own)
     return Expected(kernels=sorted(kernels), collectives=sorted(collectives), memory=memory, own_memory=own_memory)
 
