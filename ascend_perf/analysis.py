@@ -236,6 +236,11 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
         )
         lines.append(f"  {number}. [{finding.code}] {title}{most}")
     if len(lines) == count_before:
+        from ascend_perf.reports.verdict import served
+
+        seen = served([metric for outcome in analysis.outcomes for metric in outcome.metrics])
+        if seen is not None:
+            lines.append(f"  {seen.zh if lang == 'zh' else seen.en}")
         clean = len({j.code for o in analysis.outcomes for j in o.judged if j.verdict == "clean"})
         if clean:
             lines.append(

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final, Literal
 
 from ascend_perf.gains import NOTICEABLE_RATIO, together
-from ascend_perf.model.finding import Finding, Words
+from ascend_perf.model.finding import Finding, Metric, Words
 from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
@@ -177,6 +177,8 @@ def _lead(payload: Payload, span: Spread | None) -> Words:
 
 
 def _time_of_step(payload: Payload, span: Spread | None) -> Words:
+    if span is None and (seen := served(payload.metrics)) is not None:
+        return seen
     if span is None:
         return words("verdict.steps_left_out" if payload.has_left_out("step-breakdown") else "verdict.no_step_time")
     time = format_quantity(span.middle, "us")
@@ -188,13 +190,34 @@ def _time_of_step(payload: Payload, span: Spread | None) -> Words:
     return words("verdict.steps", time=time, count=span.count, low=low, high=high)
 
 
+def served(metrics: Sequence[Metric]) -> Words | None:
+    """What clients saw of a service: requests per second, time to the first token, and time of a request. None where
+    there are no such figures."""
+    known = {metric.name: metric.value for metric in metrics if metric.value is not None}
+    en, zh = [], []
+    if "request_throughput" in known:
+        rate = significant(known["request_throughput"])
+        en.append(f"{rate} requests/s")
+        zh.append(f"{rate} 请求/s")
+    for key, name, name_zh in (("ttft", "TTFT", "TTFT"), ("latency", "request", "请求时延")):
+        percentiles = [
+            f"p{percent} {format_quantity(known[name_ns], 'ns')}"
+            for percent in (50, 99) if (name_ns := f"{key}_p{percent}_ns") in known
+        ]  # fmt: skip
+        if percentiles:
+            en.append(f"{name} {', '.join(percentiles)}")
+            zh.append(f"{name_zh} {'、'.join(percentiles)}")
+    return words("verdict.served", figures=Words(" · ".join(en), " · ".join(zh))) if en else None
+
+
 def _nothing_found(payload: Payload, lead: Words) -> Verdict:
     judged = [judged for outcome in payload.outcomes for judged in outcome.judged]
     missed = [outcome for outcome in payload.outcomes if outcome.status in ("left_out", "failed")]
     good = {row.code for row in judged if row.verdict == "clean"} - {row.code for o in missed for row in o.judged}
     clean, unjudged = len(good), len({row.code for row in judged if row.verdict == "not_judged"} - good)
     if not clean:
-        return Verdict(lead=lead, main=words("verdict.nothing_judged"))
+        key = "nothing_judged" if served(payload.metrics) is None else "served_only"
+        return Verdict(lead=lead, main=words(f"verdict.{key}"))
     main = words("verdict.nothing_found", clean=clean, unjudged=unjudged)
     has_failed = any(outcome.status == "failed" for outcome in missed)
     return Verdict(lead=lead, main=main, is_clean=clean >= max(1, unjudged) and not has_failed)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_perf import pipeline
 from ascend_perf.analyzers.serving import serving
 from ascend_perf.errors import InputError
 from ascend_perf.model import tables as t
@@ -55,6 +56,17 @@ def test_requests_of_a_detailed_result(tmp_path: Path) -> None:
     assert table.ints("start_ns").tolist() == [NULL] * 3
     assert [check.holds for check in trace.meta.checks] == [True, True]
     assert "secret" not in repr(trace.meta) + repr([list(x.text("name")) for x in (trace[t.SERVICE_FIGURES],)])
+
+
+def test_the_report_opens_with_what_clients_saw(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    path.write_text(json.dumps(result([0.5, 0.25, 0.125])), "utf-8")
+    made = pipeline.report([path], out=tmp_path / "out", formats=("md",), lang="en", force=True)
+    # A request ends two tokens, 50 ms, after its first: 550, 300 and 175 ms.
+    figures = "4.25 requests/s · TTFT p50 250 ms, p99 495 ms · request p50 300 ms, p99 545 ms"
+    text = made.paths["md"].read_text("utf-8")
+    assert text.startswith(f"# Service under load: {figures}.\n")
+    assert f"Service under load: {figures}." in made.summary and "no step time" not in text
 
 
 def test_what_the_analyzer_says_of_it(tmp_path: Path) -> None:
