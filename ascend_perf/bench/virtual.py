@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DEVICE: Final = "virtual-npu"
 """What `--device` calls it."""
+MEET_FILE: Final = "meet"
 RECORD_FOLDER: Final = "record-SIMULATED"
 """Of the run directory."""
 SIMULATED: Final = Words(
@@ -136,13 +137,15 @@ class VirtualDevices:
         return replace(device, name=self.settings.device_name)
 
     def records(self) -> list[Record]:
-        """What the processes of the job recorded, by rank.
+        """What the processes of the job recorded, by rank; they have ended.
 
         Raises:
             InputError: a record is damaged.
         """
         from ascend_perf.collectors.virtual_npu.record import read_folder
 
+        # Where they met: a file with holes, as large as it could ever become.
+        (self.record_folder / MEET_FILE).unlink(missing_ok=True)
         return read_folder(self.record_folder)
 
     def export(self, traces: Path, records: Sequence[Record]) -> tuple[str, ...]:
@@ -194,7 +197,8 @@ def facts_with(here: Here, job: Job) -> Here:
     """
     if job.settings.clock == "modelled":
         raise UsageError("--clock modelled has no profile to collect", hint="leave --clock out")
-    version = here.torch_npu_version or here.torch_version
+    # The wheel is the one of torch's release, whatever lies in this environment.
+    version = None if here.torch_version is None else here.torch_version.partition("+")[0]
     return replace(here, has_npu=True, has_cann=True, msprof=None, torch_npu_version=version)
 
 

@@ -187,7 +187,8 @@ def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
         lines.append(words["energy"].format(shown("energy"), shown("power_mean"), items))
     if own := _own_figures(manifest.metrics):
         lines.append(words["own"].format(" · ".join(own)))
-    lines.append(words["profiler"].format(_overhead_words(values, words)))
+    if "profiler_overhead" in values:
+        lines.append(words["profiler"].format(_overhead_words(values, words)))
     if manifest.notes:
         from ascend_perf.reports.phrases import spoken
 
