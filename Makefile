@@ -96,11 +96,11 @@ cross:
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 	  echo "installing a compiler for aarch64 and an emulator for the tests of the virtual NPU"; \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	    gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; } \
+	    gcc g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; } \
 	    || echo "they could not be installed: tests for aarch64 are skipped"; \
 	else \
 	  echo "no compiler for aarch64 here: its tests are skipped" \
-	    "(as root: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)"; \
+	    "(as root: apt-get install g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)"; \
 	fi
 
 $(VENV)/.made:

@@ -7,9 +7,10 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
 
 Value = int | float | str | None
 
-C_TYPES = {
+C_TYPES: Mapping[str, tuple[str, Any]] = {
     "n": ("int64_t", ctypes.c_int64), "m": ("int32_t", ctypes.c_int32), "y": ("bool", ctypes.c_bool),
     "d": ("double", ctypes.c_double), "e": ("float", ctypes.c_float), "c": ("const char *", ctypes.c_char_p),
 }  # fmt: skip
@@ -61,7 +62,7 @@ def operator(number: int) -> str:
     return f"aclnnMadeUp{number}"
 
 
-def call_by_ctypes(library: ctypes.CDLL, name: str, case: Case) -> tuple[int, list[Value | bytes]]:
+def call_by_ctypes(library: ctypes.CDLL, name: str, case: Case) -> tuple[int, list[int | float | bytes | None]]:
     """First half of a call: the code that it returns, and the values, whose texts live on as long as that list."""
     function = library[f"{name}GetWorkspaceSize"]
     types = [C_TYPES[kind][1] for kind in case.kinds]

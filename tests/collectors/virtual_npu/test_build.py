@@ -26,7 +26,7 @@ from ascend_perf.collectors.virtual_npu.build import (
     zero_source,
 )
 from ascend_perf.collectors.virtual_npu.elf import Elf
-from ascend_perf.collectors.virtual_npu.wheel import Interpreter, Site
+from ascend_perf.collectors.virtual_npu.wheel import COMPLETE, Interpreter, Site
 from ascend_perf.errors import MachineError
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -150,7 +150,7 @@ def test_damaged_libraries_are_built_again(world: World, damage: str) -> None:
     elif damage == "link":
         (home / "lib64" / "libhccl.so").unlink()
     elif damage == "marker":
-        (home / build_module.COMPLETE).write_text("[]", "utf-8")
+        (home / COMPLETE).write_text("[]", "utf-8")
     else:
         shutil.rmtree(home / "runtime")
     again, said, _ = made(world)
