@@ -280,8 +280,9 @@ def traffic_of(record: Record) -> CountedTraffic | None:
         if collective is None:
             continue
         ranks = record.groups[group][1] if collective in ("all_gather", "reduce_scatter") else 1
+        size = body.get("bytes")
         total = sums.setdefault(collective, [0, 0])
-        total[0] += int(body["bytes"]) * ranks * count
+        total[0] += (size if isinstance(size, int) else 0) * ranks * count
         total[1] += count
     return CountedTraffic(
         collectives=[

@@ -259,7 +259,7 @@ def _fetch(interpreter: Interpreter, cache: Path, say: Say, seconds: dict[str, f
             hint=f"python -m ensurepip; or fetch the wheel elsewhere and give it: {_OFFLINE}",
         )
     release = interpreter.torch_release
-    say(f"fetching torch-npu for torch {release} with pip (about 45 MB, once; it is not installed)")
+    say(f"fetching torch-npu for torch {release} with pip (about 45 MB, once, not installed)")
     began = time.perf_counter()
     target = cache / "unfinished-fetch"
     shutil.rmtree(target, ignore_errors=True)

@@ -25,14 +25,16 @@ def main(world: int, preset: str, *settings: str) -> None:
 
     warnings.simplefilter("ignore")
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
-    make_groups = _parallel.make_groups
+    parallel: Any = _parallel
+    make_groups = parallel.make_groups
 
     def with_values(*args: Any) -> Any:
         with unset_fake_temporarily():  # a mesh reads its own ranks
             return make_groups(*args)
 
-    _parallel.make_groups = with_values
-    _decoder.initialise = lambda *args, **options: None
+    parallel.make_groups = with_values
+    decoder: Any = _decoder
+    decoder.initialise = lambda *args, **options: None
     workload = _spec.find_workload("llm-pretrain")
     chosen = workload.settings(preset, settings)
     with fake_tensors():
