@@ -225,6 +225,10 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
     lines = []
     if any(trace.meta.data_origin == "simulated" for trace in analysis.run.traces):
         lines.append(SIMULATED.zh if lang == "zh" else SIMULATED.en)
+    from ascend_perf.reports.verdict import measures_machine, served
+
+    if (machine := measures_machine(analysis.run.manifest)) is not None:
+        lines.append(f"  {machine.zh if lang == 'zh' else machine.en}")
     count_before = len(lines)
     for number, finding in enumerate(analysis.findings[:count], 1):
         title = finding.title.zh if lang == "zh" else finding.title.en
@@ -236,8 +240,6 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
         )
         lines.append(f"  {number}. [{finding.code}] {title}{most}")
     if len(lines) == count_before:
-        from ascend_perf.reports.verdict import served
-
         seen = served([metric for outcome in analysis.outcomes for metric in outcome.metrics])
         if seen is not None:
             lines.append(f"  {seen.zh if lang == 'zh' else seen.en}")

@@ -36,6 +36,9 @@ MEMORY_GOOD_RATIO: Final = 0.90
 UTILISATION_METRICS: Final = ("mfu", "kernel_mfu", "mac_utilisation", "mac_ratio")
 """Metrics that can fill the utilisation tile, best first (with and without `_ratio`)."""
 
+OF_MACHINES: Final = ("comm-bench", "micro")
+"""Workloads that measure what a machine can do: they wait, copy and cast by design."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
@@ -92,6 +95,8 @@ def verdict(payload: Payload) -> Verdict:
     """The sentence of the report: the time of a step, the first finding, its bound."""
     span = spread(payload.figures("span_us"))
     first = payload.findings[0] if payload.findings else None
+    if (ceiling := measures_machine(payload.manifest)) is not None:
+        return Verdict(lead=_lead(payload, span), main=ceiling)
     if first is None:
         return _nothing_found(payload, _lead(payload, span))
     return Verdict(lead=_lead(payload, span), main=_short(first.title), gain=gain(first, span))
@@ -188,6 +193,11 @@ def _time_of_step(payload: Payload, span: Spread | None) -> Words:
     if low == high:
         return words("verdict.equal_steps", time=time, count=span.count)
     return words("verdict.steps", time=time, count=span.count, low=low, high=high)
+
+
+def measures_machine(manifest: Manifest | None) -> Words | None:
+    """What to say first of a run that measures a machine; None of one of a model."""
+    return None if manifest is None or manifest.workload not in OF_MACHINES else words("verdict.of_machine")
 
 
 def served(metrics: Sequence[Metric]) -> Words | None:

@@ -83,6 +83,15 @@ def test_an_empty_run_says_that_nothing_could_be_judged(tmp_path: Path) -> None:
     assert "Nothing could be judged from this data" in said
 
 
+def test_a_run_that_measures_the_machine_is_not_judged_as_a_model() -> None:
+    made = _samples.payload()
+    assert made.manifest is not None
+    said = text(replace(made, manifest=replace(made.manifest, workload="comm-bench")))
+
+    assert said.split("\n")[2].startswith("**This run measures the machine, not a model: its figures are the result.")
+    assert made.findings[0].code in said  # what was found is still there
+
+
 def test_markup_characters_are_escaped_and_lines_joined() -> None:
     assert markdown("a|b\n# c *d* a_b _e_") == "a\\|b \\# c \\*d\\* a_b \\_e\\_"
     assert markdown("[x](javascript:1) & `y`") == "\\[x\\](javascript:1) &amp; \\`y\\`"
