@@ -39,7 +39,7 @@ _WHEEL: Final = re.compile(
 )
 _NO_NETWORK: Final = re.compile(
     r"Retrying \(|connection broken|Connection(Error| refused)|Temporary failure in name resolution|ProxyError|"
-    r"Max retries exceeded|Network is unreachable|Could not fetch URL|SSLError|Read timed out"
+    r"Max retries exceeded|Network is unreachable|Could not fetch URL|SSLError|Read timed out|is being ignored"
 )
 
 

@@ -179,6 +179,11 @@ NONE_FOUND = "ERROR: No matching distribution found for torch-npu==2.9.9.*"
             "cannot reach its package index", "--wheel FILE",
         ),
         (
+            "WARNING: The repository located at x is not a trusted or secure host and is being ignored.\\n"
+            "ERROR: Could not find a version that satisfies the requirement (from versions: none)\\n" + NONE_FOUND,
+            "cannot reach its package index", "--wheel FILE",
+        ),
+        (
             "ERROR: Could not find a version that satisfies the requirement torch-npu==2.9.9.* "
             "(from versions: 2.1.0.post8, 2.8.0, 2.8.0.post2, 2.10.0)\\n" + NONE_FOUND,
             "no torch-npu wheel for torch 2.9.9 and Python 3.11.7", "2.1.0, 2.8.0, 2.10.0",
