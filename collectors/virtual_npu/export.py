@@ -307,16 +307,24 @@ if [ "$what" = export ]; then
         cp "$file" "$output/.part"
         mv "$output/.part" "$output/$(basename "$file")"
     done
-    [ "$type" = db ] && exit 0
+    if [ "$type" = db ]; then sleep "${{{linger}:-1}}"; exit 0; fi
     rm -rf "$output/.part" "$output/mindstudio_profiler_output"
     cp -r "$from/mindstudio_profiler_output" "$output/.part"
     mv "$output/.part" "$output/mindstudio_profiler_output"
+    sleep "${{{linger}:-1}}"
 elif [ "$what" = analyze ] && [ -d "$from/analyze" ]; then
     mkdir -p "$output/analyze"
     cp -r "$from/analyze/." "$output/analyze/"
 fi
 """
-"""The analysis polls for the first .csv and the .db, so both appear in one step."""
+"""The analysis polls for the first .csv or the .db, so each appears in one step. It must see them before the command
+ends, too: it gives up when nothing but its polling is left to do. The real msprof is busy for seconds behind them."""
+
+LINGER: Final = "ASCEND_PERF_MSPROF_LINGER"
+"""Seconds that the stand-in stays behind its last file."""
+LINGERS: Final = ("1", "5", "30")
+"""Tried one after another: a loaded machine may poll late."""
+_NOT_SEEN: Final = "Task [CANNTimelineParser] run failed"
 
 _ANALYSE: Final = """\
 import sys
@@ -345,7 +353,7 @@ def _stand_in() -> Iterator[tuple[Path, str]]:
         marker.touch()
         staging = root / "staging"
         staging.mkdir()
-        script.write_text(_SCRIPT.format(staging=shlex.quote(str(staging))), "utf-8")
+        script.write_text(_SCRIPT.format(staging=shlex.quote(str(staging)), linger=LINGER), "utf-8")
         script.chmod(0o755)
         yield staging, str(script.parent)
 
@@ -365,15 +373,18 @@ def _analyse(folders: Sequence[Path], variables: Mapping[str, str], search_path:
         place for place in next(iter(parents)).iterdir() if place.is_dir() and (place / "FRAMEWORK").is_dir()
     }
     targets = [next(iter(parents))] if alone else list(folders)
-    try:
-        done = subprocess.run(
-            [str(python), "-c", _ANALYSE, *map(str, targets)], env=child, capture_output=True, text=True,
-            errors="replace", timeout=ANALYSIS_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise MachineError(f"the analysis of torch_npu took over {ANALYSIS_TIMEOUT_S} s") from None
-    except OSError as error:
-        raise MachineError(f"{python} cannot be started: {error.strerror or error}") from None
+    for linger in LINGERS:
+        try:
+            done = subprocess.run(
+                [str(python), "-c", _ANALYSE, *map(str, targets)], env={**child, LINGER: linger}, capture_output=True,
+                text=True, errors="replace", timeout=ANALYSIS_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise MachineError(f"the analysis of torch_npu took over {ANALYSIS_TIMEOUT_S} s") from None
+        except OSError as error:
+            raise MachineError(f"{python} cannot be started: {error.strerror or error}") from None
+        if _NOT_SEEN not in done.stdout:
+            break
     problems = [line for line in done.stdout.splitlines() if "[ERROR]" in line]
     if done.returncode or problems:
         told = problems or done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -331,6 +331,13 @@ done
 """
 
 
+@pytest.fixture(autouse=True)
+def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in command ends at once: nobody polls here."""
+    monkeypatch.setattr(exports, "LINGERS", ("0", "0"))
+    monkeypatch.setenv(exports.LINGER, "0")
+
+
 def fake_python(tmp_path: Path, text: str = ANALYSIS) -> Path:
     path = tmp_path / "fake_python"
     path.write_text(text)
@@ -390,6 +397,23 @@ def test_an_analysis_that_fails_is_told(record: Record, tmp_path: Path, script: 
     profile(tmp_path / "traces")
     with pytest.raises(MachineError, match=message.replace("(", r"\(")):
         export([record], tmp_path / "traces", {}, python=fake_python(tmp_path, script))
+
+
+MISSED = """\
+if [ ! -e "$0.once" ]; then
+    touch "$0.once"
+    echo "[ERROR] Task [CANNTimelineParser] run failed."
+    exit 0
+fi
+"""
+
+
+def test_an_analysis_that_missed_the_export_is_done_again(record: Record, tmp_path: Path) -> None:
+    profile(tmp_path / "traces")
+    head, _, rest = ANALYSIS.partition("shift 2\n")
+    export([record], tmp_path / "traces", {}, python=fake_python(tmp_path, f"{head}{MISSED}shift 2\n{rest}"))
+    (folder,) = (tmp_path / "traces").iterdir()
+    assert (folder / "ASCEND_PROFILER_OUTPUT" / "analyse.done").exists()
 
 
 def test_an_interpreter_that_is_not_there(record: Record, tmp_path: Path) -> None:
