@@ -116,7 +116,8 @@ def capture_of(record: Record, begin_ns: int, end_ns: int) -> Capture:
     Device tasks belong to the capture by their launch, as those of which a profile knows operator and name.
 
     Raises:
-        InputError: the record was made with the modelled clock, which host times of a profiler do not have.
+        InputError: the record was made with the modelled clock, which host times of a profiler do not have; or it is
+            damaged.
     """
     head = record.header
     if head.get("clock") != "wall":
@@ -140,6 +141,8 @@ def capture_of(record: Record, begin_ns: int, end_ns: int) -> Capture:
         "C", "host_ns", {**launched, "arrive": "arrive_ns", "comm": "comm", "index": "index"}
     )
     told = {number: (name, body) for number, (_, name, body) in record.definitions.items()}
+    if {*_used(launches), *_used(collectives)} - told.keys() or {*collectives["comm"].tolist()} - record.groups.keys():
+        raise InputError(f"the record {record.path.name} is damaged: it uses calls or groups that it does not define")
     return Capture(
         soc=head.get("soc", ""), device_id=int(head.get("device", 0)), rank=int(head.get("rank", 0)),
         world_size=int(head.get("world_size", 1)), ranks_per_node=int(head.get("ranks_per_node", 8)),

@@ -81,6 +81,14 @@ def test_the_modelled_clock_cannot_be_exported(tmp_path: Path) -> None:
         capture(text, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["D", "G"])
+def test_calls_and_groups_without_definition_are_damage(tmp_path: Path, kind: str) -> None:
+    text = small_job()
+    text.lines = [line for line in text.lines if not line.startswith(f"{kind}\t")]
+    with pytest.raises(InputError, match="does not define"):
+        capture(text, tmp_path)
+
+
 # ---- kernels -----------------------------------------------------------------------------------------------------
 
 
