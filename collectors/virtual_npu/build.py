@@ -109,7 +109,9 @@ def libraries_for(
             told = {MAIN_LIBRARY: file_hash(folder / "lib64" / MAIN_LIBRARY)}
             (folder / COMPLETE).write_text(json.dumps(told), "utf-8")
         seconds["build"] = time.perf_counter() - began
-        say(f"built them in {seconds['build']:.1f} s ({len(needs.operators)} operators)")
+        unknown = sum(kinds is None for kinds in needs.operators.values())
+        more = f"; a run stops at {unknown} of them, whose arguments nobody knows: {LOG}" if unknown else ""
+        say(f"built them in {seconds['build']:.1f} s ({len(needs.operators)} operators{more})")
     ready = _ready(cache, source, key)
     if ready is None:
         raise MachineError("the libraries were built but cannot be read back", hint="is the disk sound?")

@@ -119,9 +119,8 @@ def test_the_libraries_are_laid_out_like_an_installation_of_cann(world: World) -
     assert library.aclnnAddGetWorkspaceSize() == 0
     assert library.aclnnNotInTheTableGetWorkspaceSize() == 161002
     assert not hasattr(library, "torch_has_it")
-    assert not hasattr(library, "pthread_spin_lock_of_ours")
     assert said[0].startswith("building the stand-in CANN libraries")
-    assert "2 operators" in said[1]
+    assert said[1].endswith("(2 operators; a run stops at 1 of them, whose arguments nobody knows: build.log)")
     assert set(seconds) == {"build"}
 
 
