@@ -271,19 +271,41 @@ static bool is_in_place(const char *name)
     return false;
 }
 
-/* By the convention of the interface the results are the last tensors. */
-static struct vn_small_work *zero_result(const char *name, const vn_arg *args, vn_handle *const *handles, int count)
+/* Results of the operators that have several and whose values programs read. */
+static int results_of(const char *name)
 {
-    int last = count - 1;
-    while (last > 0 && args[last].kind != 't' && args[last].kind != 'l')
-        last--;
-    view into;
-    if (last <= 0 || args[last].kind != 't' || is_in_place(name) || !look(handles[last], &into)
-        || into.count > MAX_ZEROED)
+    static const struct { const char *name; int results; } several[] = {
+        {"aclnnCrossEntropyLoss", 4}, {"aclnnNLLLoss", 2}, {"aclnnNLLLoss2d", 2}, {"aclnnMaxDim", 2},
+        {"aclnnMinDim", 2}, {"aclnnTopk", 2}, {"aclnnSort", 2}, {"aclnnMedianDim", 2}, {"aclnnKthvalue", 2},
+        {"aclnnVarMean", 2}, {"aclnnStdMeanCorrection", 2}, {"aclnnUnique2", 3}, {"aclnnAminmaxAll", 2},
+    };
+    for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+        if (!strcmp(several[i].name, name))
+            return several[i].results;
+    return 1;
+}
+
+/* By the convention of the interface the results are the last tensors. */
+static struct vn_small_work *zero_results(const char *name, const vn_arg *args, vn_handle *const *handles, int count)
+{
+    if (is_in_place(name))
         return NULL;
-    struct vn_small_work *work = calloc(1, sizeof *work);
-    work->kind = FILL;
-    work->into = into;
+    struct vn_small_work *work = NULL;
+    int left = results_of(name);
+    /* The first argument is no result: an operator with one tensor only changes it in place. */
+    for (int i = count - 1; i > 0 && left > 0 && args[i].kind != 'l'; i--) {
+        view into;
+        left -= args[i].kind == 't';
+        if (args[i].kind != 't' || !look(handles[i], &into) || into.count > MAX_ZEROED)
+            continue;
+        if (!work) {
+            work = calloc(1, sizeof *work);
+            work->kind = FILL;
+            work->into = into;
+        } else if (work->input_count < MAX_INPUTS) {
+            work->inputs[work->input_count++] = into;
+        }
+    }
     return work;
 }
 
@@ -302,7 +324,7 @@ struct vn_small_work *vn_small_work_new_locked(const char *name, const char *kin
         free(work);
         break;
     }
-    return zero_result(name, args, handles, count);
+    return zero_results(name, args, handles, count);
 }
 
 /* ---- doing ---- */
@@ -340,15 +362,20 @@ static bool is_arithmetic(work_kind kind)
     return kind == ADD || kind == SUBTRACT || kind == MULTIPLY;
 }
 
+static void fill(const view *into, double number)
+{
+    for (int64_t i = 0; i < into->count; i++) {
+        int64_t index[VN_MAX_RANK];
+        index_of(i, &into->tensor, index);
+        store(address(into, index, into->tensor.rank), into->tensor.dtype, (value){true, 0, number});
+    }
+}
+
 static void sum(const struct vn_small_work *work)
 {
     const view *from = &work->inputs[0], *into = &work->into;
     bool keeps = into->tensor.rank == from->tensor.rank;
-    for (int64_t i = 0; i < into->count; i++) {
-        int64_t index[VN_MAX_RANK];
-        index_of(i, &into->tensor, index);
-        store(address(into, index, into->tensor.rank), into->tensor.dtype, (value){false, 0, 0});
-    }
+    fill(into, 0);
     for (int64_t i = 0; i < from->count; i++) {
         int64_t index[VN_MAX_RANK], left[VN_MAX_RANK];
         int rank = 0;
@@ -368,6 +395,12 @@ void vn_small_work_do(struct vn_small_work *work)
         sum(work);
         return;
     }
+    if (work->kind == FILL) {
+        fill(&work->into, work->number);
+        for (int i = 0; i < work->input_count; i++)
+            fill(&work->inputs[i], 0);
+        return;
+    }
     int64_t index[VN_MAX_RANK] = {0};
     int rank = work->into.tensor.rank;
     const view *a = &work->inputs[0], *b = &work->inputs[1];
@@ -377,9 +410,6 @@ void vn_small_work_do(struct vn_small_work *work)
         switch (work->kind) {
         case COPY:
             store(to, work->into.tensor.dtype, load(address(a, index, rank), a->tensor.dtype));
-            break;
-        case FILL:
-            store(to, work->into.tensor.dtype, (value){true, 0, work->number});
             break;
         case PAD:
             pad(work, index, to);

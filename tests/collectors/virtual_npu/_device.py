@@ -32,7 +32,7 @@ KINDS: Final[Mapping[str, str | None]] = {
     "aclnnEqTensor": "ttt", "aclnnGtScalar": "tst", "aclnnGtTensor": "ttt", "aclnnInplaceCopy": "tt",
     "aclnnInplaceFillScalar": "ts", "aclnnInplaceOne": "t", "aclnnInplaceZero": "t", "aclnnLeTensor": "ttt",
     "aclnnMany": "tlzsifbcnmydet", "aclnnMul": "ttt", "aclnnReduceSum": "tiymt", "aclnnSub": "ttst",
-    "aclnnTimed": "n", "aclnnUnary": "tt", "aclnnUnknown": None,
+    "aclnnNLLLoss": "tttnntt", "aclnnTimed": "n", "aclnnUnary": "tt", "aclnnUnknown": None,
 }  # fmt: skip
 """Operators of the test; aclnnTimed takes as many ns as its argument says, the others 2000."""
 
