@@ -149,7 +149,7 @@ def command(
     with _show.progress(lang) as on_notice:
         where, manifest = launch(request, folder=folder, force=force, on_notice=on_notice)
     click.echo(_show.summary_of(manifest, lang))
-    if no_report:
+    if no_report or (job is not None and "trace" not in manifest.files):  # its notes say why there is none
         click.echo(str(where))
         return
     from ascend_perf import pipeline
