@@ -267,6 +267,11 @@ def _path(node: Node, folder: Path) -> Path:
 
 
 def _workloads(node: Node, defaults: _Defaults) -> list[tuple[Cell, ...]]:
+    assert isinstance(node.value, dict)
+    for key in ("nnodes", "nodes", "node_rank"):
+        if key in node.value:
+            raise node.wrong(f"has {key}: on how many machines it runs is said by the command",
+                             "ascend-perf bench SUITE --nnodes N --node-rank R --master-addr ADDRESS")  # fmt: skip
     known = node.keys(*_COMMON, "workload", "preset", "device", "world_size", "set", "data", "model_config")
 
     def found(item: Node) -> str:

@@ -235,6 +235,8 @@ def test_a_suite_is_spread_over_machines() -> None:
     assert spread(suite, Place()) == suite and at_run(suite.cells[0].body, 5) == suite.cells[0].body  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has 4 processes, which --nnodes 3 machines cannot share alike"):
         spread(suite, Place(nodes=3))
+    with pytest.raises(InputError, match=r"benchmarks\[0\] has nnodes: .* said by the command"):
+        suite_of("benchmarks: [{workload: llm-pretrain, nnodes: 2}]", "s.yaml", HERE)
     other = suite_of("benchmarks: [{name: n, command: x, steps: {regex: '(x)'}}]", "s.yaml", HERE)
     with pytest.raises(UsageError, match="n is a command or a server"):
         spread(other, place)
