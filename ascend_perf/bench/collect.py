@@ -281,6 +281,7 @@ class _Attempt:
         else:
             self._finish_in_process()
         self.has_trace = self._has_traces()
+        self._note_drift()
         if not self.has_trace and not self._problem and not self._stopped:
             self._problem = "nothing was recorded"
 
@@ -452,6 +453,16 @@ class _Attempt:
         if self._plan.collector == "msprof":
             return [*first, (self._began_ns, "profiled")]
         return first + next((one.phases for one in self._processes if one.phases), [])
+
+    def _note_drift(self) -> None:
+        if self._alone is None or not self._alone.is_timed:
+            return
+        drift = overhead.drift_of(self._alone.timed, overhead.timed(self._told, self._lines, self._wall_ns))
+        if drift is not None and abs(drift) > overhead.LARGE_DRIFT:
+            self._notes.append(
+                f"steps without the collector took {1 + drift:.2f} times as long in the second run as in the first: "
+                "the overhead is doubtful (hint: measure again on a quiet machine)"
+            )
 
     def _compared(self) -> tuple[tuple[Metric, ...], overhead.Basis | None]:
         """Figures of the steps without the collector, and its cost, of the run without it and this one."""

@@ -29,6 +29,8 @@ FOLDER: Final = "alone"
 PHASE: Final = "alone"
 MARGIN_NS: Final = 10**9
 """Steps so near to --delay and to the end of --duration are left out: msprof does not tell when it began. Assumed."""
+LARGE_DRIFT: Final = 0.1
+"""A larger difference between steps without the collector in both runs makes the comparison doubtful. Assumed."""
 MAX_LINE: Final = 1 << 16
 MAX_TIMES: Final = in_process.MAX_TIMES
 
@@ -191,6 +193,16 @@ def metrics_of(
         value = under.wall_ns / alone.wall_ns - 1
         return (Metric(name="command_overhead", value=value, unit="ratio", better="lower"),), "command"
     return (), None
+
+
+def drift_of(alone: Timed, under: Timed) -> float | None:
+    """How much longer steps took in the second run where the collector was not on in it either (behind the recording):
+    what other work on the machine adds to the comparison. None where a run has less than three such steps."""
+    first = alone.steps.get("before", ())
+    first, second = first[len(first) // 2 :], under.steps.get("after", ())
+    if min(len(first), len(second)) < _step_times.MIN_STEPS or not statistics.median(first):
+        return None
+    return statistics.median(second) / statistics.median(first) - 1
 
 
 def _scatter(without: Sequence[int], recorded: Sequence[int]) -> tuple[Metric, ...]:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ascend_perf.bench import collect as bench
 from ascend_perf.bench import overhead
 from ascend_perf.bench.collect import Collected, collect
-from ascend_perf.bench.overhead import StepLines, Timed, metrics_of
+from ascend_perf.bench.overhead import StepLines, Timed, drift_of, metrics_of
 from ascend_perf.bench.samplers import Samplers
 from ascend_perf.collectors.collect_plan import CollectRequest, Here
 from ascend_perf.collectors.device_telemetry import DeviceSample
@@ -108,6 +108,15 @@ def test_the_recorded_steps_stand_against_the_steps_behind_the_skipped_ones() ->
         "profiler_overhead": pytest.approx(0.5), "profiler_overhead_low": pytest.approx(0.45),
         "profiler_overhead_high": pytest.approx(0.55),
     }  # fmt: skip
+
+
+def test_steps_without_the_collector_in_both_runs_tell_of_other_work_on_the_machine() -> None:
+    alone = Timed(steps={"before": [900, 800, 100, 100]})
+    assert drift_of(alone, Timed(steps={"after": [100] * 3})) is None  # two steps in the first half are start-up
+    alone = Timed(steps={"before": [900, 800, 700, 100, 100, 100]})
+    assert drift_of(alone, Timed(steps={"before": [900], "recorded": [500] * 9, "after": [150, 130, 900]})) == 0.5
+    assert drift_of(alone, Timed(steps={"after": [100, 100]})) is None
+    assert drift_of(Timed(), Timed(steps={"after": [100] * 3})) is None
 
 
 def test_under_msprof_the_same_steps_of_both_runs_are_compared_without_the_start() -> None:
@@ -329,6 +338,21 @@ def test_a_command_that_fails_under_the_collector_is_not_compared(run: Run) -> N
     done = run(TRAINS + "sys.exit(3 if 'PROFILER_SAMPLECONFIG' in os.environ else 0)\n")
     assert done.code == 3
     assert "overhead_basis" not in done.manifest.config
+
+
+@pytest.mark.parametrize(("slower", "is_noted"), [(1, False), (2, True)])
+def test_a_machine_that_was_busy_in_one_run_makes_the_overhead_doubtful(
+    run: Run, tmp_path: Path, slower: int, is_noted: bool
+) -> None:
+    _fake_torch_npu.install(tmp_path / "site")
+    here = Here(variables=dict(os.environ), has_npu=True, has_cann=True, torch_npu_version="2.7.1.post8")
+    source = TRAINS.replace("import torch\n", "import torch, torch_npu\n", 1).replace(
+        "else 10 * 10**6", f"else ({slower} if getattr(profiler, 'CALLS', ()) else 1) * 10 * 10**6"
+    )
+    done = run(source, here=here, collector="torch-npu", skip=6, steps=4)
+    noted = [note for note in done.manifest.notes if "the overhead is doubtful" in note]
+    assert len(noted) == is_noted
+    assert all(note.startswith("steps without the collector took 2.00 times as long") for note in noted)
 
 
 def test_ctrl_c_in_the_first_run_ends_both(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
