@@ -415,10 +415,3 @@ class _Mangled:
         while self.text[self.at].isdigit():
             self.at += 1
         return int(self.text[start : self.at])
-
-
-def demangle_for_test(spelled: str) -> list[str]:
-    """The types that `kinds_of` goes by."""
-    return _Mangled(spelled).pack()
-
-
