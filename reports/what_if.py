@@ -69,7 +69,7 @@ def _row_of(outcome: Outcome, lang: Lang) -> tuple[Cell, ...]:
         return (*first, *(None for _ in range(12)))
     return (
         *first, one.per_s_per_device(configuration.world_size), one.step_ns, one.low_ns, one.high_ns, one.mfu,
-        one.peak_device_bytes, one.peak_device_bytes / one.device_bytes, one.share("communication"), one.share("host"),
+        one.peak_device_bytes, one.used_device_bytes / one.device_bytes, one.share("communication"), one.share("host"),
         one.share("bubble") if one.parts.get("bubble") else None, one.launches, one.items_per_step,
     )  # fmt: skip
 
@@ -292,6 +292,7 @@ def _document_of(outcome: Outcome) -> Json:
         "items_per_s_per_device_low": one.per_s_per_device(world, one.high_ns),
         "items_per_s_per_device_high": one.per_s_per_device(world, one.low_ns),
         "mfu": one.mfu, "model_flops_per_step": one.flops_per_step, "peak_device_bytes": one.peak_device_bytes,
+        "used_device_bytes": one.used_device_bytes,
         "device_bytes": one.device_bytes, "parts_ns": {key: one.parts.get(key, 0.0) for key in keys},
         "exposed_communication_ratio": one.share("communication"), "host_bound_ratio": one.share("host"),
         "hidden_communication_ns": one.hidden_communication_ns, "classes_ns": dict(one.classes_ns),

@@ -29,7 +29,7 @@ from ascend_perf.model.finding import Words
 from ascend_perf.model.what_if import Configuration, Estimate, Outcome, Verdict, WhatIf
 from ascend_perf.workloads import _spec
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of a kept estimate."""
 STEPS: Final = ("warmup_steps=1", "measured_steps=2", "profiled_steps=1")
 """Steps with the modelled clock repeat exactly after the first: one that warms up and two are enough."""
@@ -370,15 +370,17 @@ def run_case(case: Case) -> Estimate:
         if not records:
             raise MachineError("the virtual NPU left no record")
         shares = step_shares.shares_of(records[0])
+        used = records[0].peak_bytes or int(records[0].tables["M"]["used_bytes"].max())
         metrics = {metric.name: metric.value for metric in manifest.metrics}
     rate = next(metric for metric in manifest.metrics if metric.unit == "items_per_s")
     settings = case.workload.settings(case.preset, request.overrides).as_dict()
-    return estimate_of(case, shares, metrics, item=rate.name.removesuffix("_per_s"), settings=settings)
+    item = rate.name.removesuffix("_per_s")
+    return estimate_of(case, shares, metrics, item=item, settings=settings, used_bytes=used)
 
 
 def estimate_of(
     case: Case, shares: step_shares.Shares, metrics: Mapping[str, float | None], *, item: str,
-    settings: Mapping[str, _spec.Value],
+    settings: Mapping[str, _spec.Value], used_bytes: int,
 ) -> Estimate:  # fmt: skip
     """An estimate of a run's figures and the shares of its step."""
     step_ns, rate = metrics["step_time_median"], metrics[f"{item}_per_s"]
@@ -395,7 +397,8 @@ def estimate_of(
         step_ns=float(shares.step_ns), low_ns=low, high_ns=high, item=item,
         items_per_step=round(rate * step_ns / 1e9), flops_per_step=int(metrics["model_flops_per_step"] or 0),
         mfu=None if mfu is None else mfu * step_ns / shares.step_ns,
-        peak_device_bytes=int(metrics.get("peak_device_memory") or 0), device_bytes=case.device.memory_bytes,
+        peak_device_bytes=int(metrics.get("peak_device_memory") or 0), used_device_bytes=used_bytes,
+        device_bytes=case.device.memory_bytes,
         parts=dict(shares.parts), hidden_communication_ns=float(shares.hidden_communication_ns),
         classes_ns=dict(shares.classes_ns), launches=shares.launches, crosses_nodes=shares.crosses_nodes,
     )  # fmt: skip

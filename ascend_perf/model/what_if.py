@@ -55,7 +55,9 @@ class Estimate:
     mfu: float | None
     """None: the device table has no peak for the type."""
     peak_device_bytes: int
-    """Of the real allocator."""
+    """Most that tensors took, by the real allocator."""
+    used_device_bytes: int
+    """Most that was taken of the device: segments of the allocator and buffers of HCCL. It decides whether it fits."""
     device_bytes: int
     parts: Mapping[PartKind, float]
     """ns that add up to the step: computing, copies outside of it, exposed communication, the host, and the bubble of a

@@ -165,7 +165,8 @@ def estimate(items: int = 100, hidden: float = 0.0, **classes: float) -> Estimat
     low, high = bounds(named, hidden_communication_ns=hidden)
     return Estimate(
         step_ns=total, low_ns=low, high_ns=high, item="tokens", items_per_step=items, flops_per_step=1, mfu=None,
-        peak_device_bytes=1, device_bytes=2, parts={}, hidden_communication_ns=hidden, classes_ns=named, launches=1,
+        peak_device_bytes=1, used_device_bytes=1, device_bytes=2, parts={},
+        hidden_communication_ns=hidden, classes_ns=named, launches=1,
     )  # fmt: skip
 
 

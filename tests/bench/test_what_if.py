@@ -30,7 +30,8 @@ def estimate(matmul: float, communication: float, *, items: int = 1000, memory: 
     low, high = bounds(classes)
     return Estimate(
         step_ns=total, low_ns=low, high_ns=high, item="tokens", items_per_step=items, flops_per_step=10**9, mfu=0.5,
-        peak_device_bytes=memory, device_bytes=64 << 30, launches=7, hidden_communication_ns=3.0, classes_ns=classes,
+        peak_device_bytes=memory, used_device_bytes=memory, device_bytes=64 << 30,
+        launches=7, hidden_communication_ns=3.0, classes_ns=classes,
         parts={"computing": matmul, "copies": 0.0, "communication": communication, "host": 10.0},
     )  # fmt: skip
 
