@@ -14,6 +14,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -89,7 +91,7 @@ def export(
 
     Raises:
         InputError: there is nothing to export, or a record does not fit.
-        MachineError: the analysis of torch_npu did not come to its end.
+        MachineError: the analysis of torch_npu did not come to its end, or a file cannot be written.
     """
     folders = _unanalysed(traces)
     if not folders:
@@ -98,21 +100,35 @@ def export(
             hint="profile with torch_npu.profiler and tensorboard_trace_handler(folder, analyse_flag=False)",
         )
     captures = [(folder, *_capture_for(folder, records)) for folder in folders]
-    marked: list[tuple[Path, Capture]] = []
-    with _stand_in() as (staging, search_path):
-        for folder, capture, level in captures:
-            named = _mark(folder, capture)
-            prof = _raw_folder(named, capture)
-            stage(staging / prof.name, capture, level=level, soc=soc)
-            marked.append((named, capture))
-        _analyse([folder for folder, _ in marked], variables, search_path, Path(python))
-    for folder, _ in marked:
-        _check(folder)
-    found = [
-        Exported(folder=folder, rank=capture.rank, begin_ns=capture.begin_ns, end_ns=capture.end_ns)
-        for folder, capture in marked
-    ]
-    return sorted(found, key=lambda one: (one.rank, one.begin_ns))
+    marked: list[Exported] = []
+    try:
+        with _stand_in() as (staging, search_path):
+            for folder, capture, level in captures:
+                named = _mark(folder, capture)
+                marked.append(
+                    Exported(folder=named, rank=capture.rank, begin_ns=capture.begin_ns, end_ns=capture.end_ns)
+                )
+                stage(staging / _raw_folder(named, capture).name, capture, level=level, soc=soc)
+            _analyse([one.folder for one in marked], variables, search_path, Path(python))
+        for one in marked:
+            _check(one.folder)
+    except (OSError, sqlite3.Error) as error:
+        _forget(marked)
+        told = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise MachineError(
+            f"the profile cannot be written: {told}", hint="is there space, also for temporary files?"
+        ) from None
+    except MachineError:
+        _forget(marked)
+        raise
+    return sorted(marked, key=lambda one: (one.rank, one.begin_ns))
+
+
+def _forget(marked: Sequence[Exported]) -> None:
+    """Remove what was made of profiles that failed: they hold the host's part alone, and can be exported again."""
+    for one in marked:
+        for place in one.folder.glob(f"PROF_*_{MARK}*"):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,9 +156,9 @@ class KernelTable:
                     return Expansion(kernels=kernels, status="seen" if status == "seen" else "inferred")
         kind = type_of(op)
         core: Core = "AI_VECTOR_CORE" if not has_cube else "MIX_AIC" if has_vector else "AI_CORE"
-        return Expansion(
-            kernels=(Kernel(name=f"{op}_{kind}AiCore_{kind}", op_type=kind, core=core),), status="unlisted"
-        )
+        # Operators of the old route (aclop) have their type alone for a name.
+        name = f"{op}_{kind}AiCore_{kind}" if op.startswith("aclnn") else kind
+        return Expansion(kernels=(Kernel(name=name, op_type=kind, core=core),), status="unlisted")
 
 
 _PARTS: Final = re.compile(r"([A-Za-z0-9]+)/([A-Za-z0-9]+)/([A-Z_]+)(?:\*([0-9.]+))?")

@@ -397,6 +397,8 @@ def test_an_analysis_that_fails_is_told(record: Record, tmp_path: Path, script: 
     profile(tmp_path / "traces")
     with pytest.raises(MachineError, match=message.replace("(", r"\(")):
         export([record], tmp_path / "traces", {}, python=fake_python(tmp_path, script))
+    (found,) = export([record], tmp_path / "traces", {}, python=fake_python(tmp_path))  # a second try is possible
+    assert len(list(found.folder.glob("PROF_*"))) == 1
 
 
 MISSED = """\
@@ -420,6 +422,18 @@ def test_an_interpreter_that_is_not_there(record: Record, tmp_path: Path) -> Non
     profile(tmp_path / "traces")
     with pytest.raises(MachineError, match="cannot be started"):
         export([record], tmp_path / "traces", {}, python=tmp_path / "nothing")
+
+
+def test_a_profile_that_cannot_be_written(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    profile(tmp_path / "traces")
+    monkeypatch.setattr(exports, "stage", full)
+    with pytest.raises(MachineError, match="cannot be written: No space left on device"):
+        export([record], tmp_path / "traces", {}, python=fake_python(tmp_path))
 
 
 def test_a_profiler_that_did_not_end(record: Record, tmp_path: Path) -> None:

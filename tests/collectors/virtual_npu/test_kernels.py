@@ -81,6 +81,7 @@ def test_an_operator_that_is_not_listed_runs_where_its_time_is() -> None:
     assert names("aclnnFFNV2", has_cube=True, has_vector=False) == [("aclnnFFNV2_FFNAiCore_FFN", "AI_CORE")]
     assert names("aclnnFFNV2", has_cube=True)[0][1] == "MIX_AIC"
     assert names("aclnnFFNV2")[0][1] == "AI_VECTOR_CORE"
+    assert names("aclopConv2D", has_cube=True, has_vector=False) == [("Conv2D", "AI_CORE")]
     assert kernel_table().expand("aclnnFFNV2", [], has_cube=True, has_vector=True).status == "unlisted"
 
 
