@@ -8,11 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ascend_perf.model.table import NULL, Kind, Table, Text, Values
 from ascend_perf.model.tables import ALL
 from ascend_perf.model.trace import Meta, Trace
 from tests._support import Said
+
+# No test asserts on time: on a loaded machine the default limits of an example would be such assertions.
+settings.register_profile(
+    "loaded", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # fmt: skip
+settings.load_profile("loaded")
 
 ROOT = Path(__file__).parent.parent
 Rows = Sequence[Mapping[str, object]]
