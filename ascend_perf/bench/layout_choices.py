@@ -49,7 +49,7 @@ def parse_layouts(text: str) -> list[Changes] | None:
     """
     if text.strip() in ("auto", "all"):
         return None
-    layouts = []
+    layouts: list[Changes] = []
     for word in filter(None, (part.strip().lower() for part in text.split(","))):
         changes: dict[str, _spec.Value] = {}
         for part in re.split(r"\s*\+\s*", word):

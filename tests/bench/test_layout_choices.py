@@ -12,7 +12,7 @@ from ascend_perf.bench.layout_choices import Choice, choices, first, name_of, pa
 from ascend_perf.collectors.virtual_npu import VirtualNpu
 from ascend_perf.errors import UsageError
 from ascend_perf.workloads._layout import Layout, check
-from ascend_perf.workloads._spec import find_workload
+from ascend_perf.workloads._spec import Value, find_workload
 
 PRETRAIN = find_workload("llm-pretrain")
 SMALL = ("layers=4", "heads=8", "kv_heads=4", "hidden=96", "width=64", "vocabulary=64", "tokens=32", "accumulate=2")
@@ -126,7 +126,9 @@ def test_plain_data_parallelism_is_among_the_first() -> None:
 
 
 def test_names_of_layouts() -> None:
-    values = {"tensor_ranks": 4, "pipeline_ranks": 2, "data_parallel": "fsdp", "expert_ranks": 2, "context_ranks": 2}
+    values: dict[str, Value] = {
+        "tensor_ranks": 4, "pipeline_ranks": 2, "data_parallel": "fsdp", "expert_ranks": 2, "context_ranks": 2,
+    }  # fmt: skip
 
     assert name_of(values, 32) == "tp 4 x cp 2 x pp 2 x fsdp 2 x ep 2"
     assert name_of({}, 8) == "ddp 8"

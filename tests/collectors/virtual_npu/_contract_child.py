@@ -30,7 +30,7 @@ def gradients(torch: Any, torch_npu: Any) -> dict[str, str]:
         leaves.append(torch.zeros(shape, device="npu", dtype=torch.float16, requires_grad=True))
         return leaves[-1]
 
-    calls = {
+    calls: dict[str, Any] = {
         "npu_rms_norm": lambda: torch_npu.npu_rms_norm(tensor(4, 16), tensor(16))[0],
         "npu_swiglu": lambda: torch_npu.npu_swiglu(tensor(4, 16)),
         "npu_format_cast": lambda: torch_npu.npu_format_cast(tensor(16, 16), 29),
