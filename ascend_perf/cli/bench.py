@@ -11,7 +11,7 @@ import click
 
 from ascend_perf.cli import _show
 from ascend_perf.errors import InputError, UsageError
-from ascend_perf.units import format_quantity
+from ascend_perf.units import counted, format_quantity
 
 if TYPE_CHECKING:
     from ascend_perf.bench.suite import Progress
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 _SAY: Final = {
     "en": {
         "run": "run {} of {} · {}", "left": "about {} left", "least": "more than {} left", "failed": "failed: {}",
-        "plan": "{}: {} benchmarks, {} runs, {}", "about": "about {}", "more_than": "more than {}",
+        "plan": "{}: {}, {}, {}", "about": "about {}", "more_than": "more than {}",
         "partly": "time not known before the first runs",
-        "order": "order", "runs": "{} runs", "each": "{} each", "each_unknown": "time of a run unknown",
+        "order": "order", "each": "{} each", "each_unknown": "time of a run unknown",
         "done": "{} of {} runs complete", "no_runs": "no run was complete: {}", "median": "median {}",
-        "of": "of {} runs",
+        "of": "of {}",
         "more": "... and {} more",
         "quiet": "On a machine that does other work (a laptop) times scatter: there a gate on them may say "
         "\"cannot tell\" of equal code. Counts and operators do not scatter.",
     },
     "zh": {
         "run": "第 {} 次运行，共 {} 次 · {}", "left": "剩余约 {}", "least": "剩余超过 {}", "failed": "失败：{}",
-        "plan": "{}：{} 项基准测试，{} 次运行，{}", "about": "约 {}", "more_than": "超过 {}",
+        "plan": "{}：{}，{}，{}", "about": "约 {}", "more_than": "超过 {}",
         "partly": "首轮运行前无法估计时间",
-        "order": "顺序", "runs": "{} 次运行", "each": "每次 {}", "each_unknown": "单次时间未知",
-        "done": "{} / {} 次运行完成", "no_runs": "没有完成的运行：{}", "median": "中位数 {}", "of": "{} 次运行",
+        "order": "顺序", "each": "每次 {}", "each_unknown": "单次时间未知",
+        "done": "{} / {} 次运行完成", "no_runs": "没有完成的运行：{}", "median": "中位数 {}", "of": "{}",
         "more": "……另有 {} 次",
         "quiet": "机器同时有其他负载（如笔记本电脑）时耗时波动大：代码相同时门禁也可能给出“无法判定”；"
         "计数与算子不受影响。",
@@ -119,6 +119,14 @@ def _durations(folder: Path | None) -> dict[str, list[float]]:
     return {} if folder is None or not (folder / "results.json").exists() else durations_of(read_results(folder))
 
 
+def _runs(count: int, lang: Literal["en", "zh"]) -> str:
+    return f"{count} 次运行" if lang == "zh" else counted(count, "run")
+
+
+def _benchmarks(count: int, lang: Literal["en", "zh"]) -> str:
+    return f"{count} 项基准测试" if lang == "zh" else counted(count, "benchmark")
+
+
 def plan_words(suite: Suite, known: Mapping[str, list[float]], lang: Literal["en", "zh"]) -> str:
     """The plan of a suite: benchmarks with their runs and times, and the order."""
     from ascend_perf.bench.suite import expected_seconds, plan_of, time_left
@@ -133,9 +141,10 @@ def plan_words(suite: Suite, known: Mapping[str, list[float]], lang: Literal["en
     for cell in suite.cells:
         seconds = expected[cell.name]
         each = say["each_unknown"] if seconds is None else say["each"].format(format_quantity(seconds, "s"))
-        rows.append((cell.name, say["runs"].format(cell.runs), each))
+        rows.append((cell.name, _runs(cell.runs, lang), each))
     about = suite.about.get(lang)
-    lines = [say["plan"].format(suite.name, len(suite.cells), len(plan), time), *([about] if about else []),
+    first = say["plan"].format(suite.name, _benchmarks(len(suite.cells), lang), _runs(len(plan), lang), time)
+    lines = [first, *([about] if about else []),
              _show.columns(rows, indent="  "), f"{say['order']}:"]  # fmt: skip
     lines += [f"  {planned.index + 1:>3}  {planned.cell.name}" for planned in plan[:MAX_ORDER]]
     if len(plan) > MAX_ORDER:
@@ -174,6 +183,6 @@ def _figure(one: Benchmark, lang: Literal["en", "zh"]) -> tuple[str, str, str]:
                 values.setdefault(metric.name, []).append(metric.value)
     name = next((name for name in values if units[name] == "items_per_s"), next(iter(values), ""))
     if not name:
-        return "—", "", say["of"].format(len(runs))
+        return "—", "", say["of"].format(_runs(len(runs), lang))
     median = format_quantity(statistics.median(values[name]), units[name])
-    return name, say["median"].format(median), say["of"].format(len(values[name]))
+    return name, say["median"].format(median), say["of"].format(_runs(len(values[name]), lang))
