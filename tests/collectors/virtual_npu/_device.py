@@ -55,7 +55,12 @@ def library() -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="virtual-npu-core-"))
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+
+    @atexit.register
+    def remove() -> None:
+        if os.getpid() == owner:  # not a fork of this process
+            shutil.rmtree(folder, ignore_errors=True)
+
     rows = ",".join(
         f'{{"{name}", {"NULL" if kinds is None else f"{chr(34)}{kinds}{chr(34)}"}}}' for name, kinds in KINDS.items()
     )

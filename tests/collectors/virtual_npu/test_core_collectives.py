@@ -6,6 +6,7 @@ import ctypes
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def put(device: Device, values: NDArray[np.generic]) -> int:
     return memory
 
 
-def get(memory: int, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+def get(memory: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     values = np.zeros(shape, dtype)
     ctypes.memmove(values.ctypes.data, memory, values.nbytes)
     return values
@@ -113,8 +114,9 @@ def test_one_process_reduces_as_if_all_ranks_gave_the_same(tmp_path: Path, data:
                 expected = (wide**size).astype(dtype) if is_real else np.multiply.reduce([values] * size, dtype=dtype)
         if is_real:
             # The sum of doubles in rank order may differ from the product in the last place.
+            kind = np.finfo(dtype)
             np.testing.assert_allclose(
-                get(result, values.shape, dtype), expected, rtol=2 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny
+                get(result, values.shape, dtype), expected, rtol=2 * float(kind.eps), atol=float(kind.tiny)
             )
         else:
             np.testing.assert_array_equal(get(result, values.shape, dtype), expected)
@@ -258,7 +260,8 @@ end()
     assert [one["exchanged"] for one in said] == [[rank, 100 + rank, 200 + rank] for rank in range(3)]
     # Rank r has its parts in the order of the ranks they are for; the one for r+1 is 3 long.
     for rank, one in enumerate(said):
-        kept, passed = [], []
+        kept: list[tuple[int, list[int]]] = []
+        passed: list[tuple[int, list[int]]] = []
         for other in range(3):
             values = [other * 100 + i for i in range(4)]
             order = sorted(((other, 1), ((other + 1) % 3, 3)))
