@@ -364,6 +364,7 @@ class _Attempt:
             self._notes += virtual.write_snapshot(
                 self._snapshot, records, workload=name_of(self._request.command), facts=devices.versions
             )  # fmt: skip
+        devices.clean()
 
     def _parse_npu(self) -> None:
         """Parse raw data of torch_npu: one process each, at most half the cores at once."""

@@ -262,6 +262,7 @@ class _Attempt:
             if said.ranks:
                 self._notes += self._virtual.export(self._folder / TRACE_FOLDER, records)
                 self._notes += self._snapshot_of(records)
+            self._virtual.clean()
             self._files["record"] = self._virtual.files()
         self._notes += said.problems
         traces = sorted(path.name for path in (self._folder / TRACE_FOLDER).iterdir())

@@ -168,6 +168,15 @@ class VirtualDevices:
             return (f"no profile: {error.what}" + (f" (hint: {error.hint})" if error.hint else ""),)
         return ()
 
+    def clean(self) -> None:
+        """Take paths of this machine out of the folder of the record: run directories are handed on."""
+        (self.record_folder / virtual_npu.CONFIG_FILE).unlink(missing_ok=True)
+        here = f"{self.record_folder.parent}{os.sep}".encode()
+        for path in self.record_folder.glob("*.vnpu"):
+            content = path.read_bytes()
+            if here in content:
+                path.write_bytes(content.replace(here, b""))
+
     @property
     def versions(self) -> dict[str, str]:
         """Of the packages that run on them."""

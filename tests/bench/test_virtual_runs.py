@@ -60,6 +60,8 @@ def test_a_run_says_everywhere_that_it_is_simulated_and_its_snapshot_names_what_
     assert report["data_origin"] == "simulated"
     assert {rank["device"]["name"] for rank in report["ranks"] if rank.get("device")} <= {"Ascend910B2 (virtual)"}
     assert "origin.banner" in (folder / "report" / "report.html").read_text("utf-8")
+    (record,) = (folder / "record-SIMULATED").iterdir()
+    assert b"/trace/" not in record.read_bytes() and b"trace/rank0_" in record.read_bytes()  # no path of this machine
     (trace,) = (folder / "trace").iterdir()
     assert "SIMULATED" in trace.name
     assert load(trace).traces[0].meta.data_origin == "simulated"  # on its own, too
