@@ -350,7 +350,8 @@ def choices_that_fit(
             needed = sum(workload.predict(config, world).memory_bytes.values())
         except (UsageError, ValueError):  # it does not fit the model or the world
             continue
-        if needed <= memory_bytes:
+        # What has just run out of memory is no choice, whatever the formula says of it.
+        if needed <= memory_bytes and (changes or world != world_size):
             found.append((world, changes, needed))
     found.sort(key=lambda one: (len(one[1]) + (one[0] != world_size), one[0], one[2]))
     return found[:MAX_CHOICES]
