@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Final
 
 import numpy as np
@@ -28,6 +28,10 @@ device a launch returns at once; a longer one would end after the entry of the t
 
 MAX_PLANES: Final = 8
 """Lines of a communicator's tasks beside the waiting one. Real profiles of eight cards have seven."""
+
+PEER_BYTES_PER_S: Final = {"HCCS": 28e9, "RDMA": 25e9}
+"""Rate to one other rank, by which the rounds of a collective share its time: HCCS of an A2 server in one direction
+over seven peers, one port of 200 Gbit/s. Status: assumed; the time of the whole is that of the record."""
 
 WAIT_NAMES: Final = (
     "aclrtSynchronizeStreamWithTimeout", "aclrtSynchronizeDevice", "aclrtSynchronizeEvent", "aclrtQueryEventStatus",
@@ -246,18 +250,23 @@ def _comm_ops(capture: Capture, connections: Ints) -> tuple[CommOp, ...]:
 
 
 def _comm_tasks(arrive: int, start: int, end: int, pieces: Sequence[Transfer]) -> tuple[CommTask, ...]:
-    """The wait on plane 0, then the transfers side by side on the other planes, those beyond them one after another."""
+    """The wait on plane 0, then rounds of transfers side by side on the other planes.
+
+    A round has one kind of link, and what is reduced comes before what is gathered; each takes its part of the time by
+    the largest piece and the rate of its link.
+    """
     tasks = [CommTask(plane=0, start_ns=arrive, end_ns=start, transfer=None)] if start > arrive else []
-    rounds = [pieces[at : at + MAX_PLANES] for at in range(0, len(pieces), MAX_PLANES)]
-    reduced = [piece for piece in pieces if piece.is_reduced]
-    if reduced and len(reduced) < len(pieces):  # the two halves of an all-reduce follow each other
-        rest = [piece for piece in pieces if not piece.is_reduced]
-        rounds = [half[at : at + MAX_PLANES] for half in (reduced, rest) for at in range(0, len(half), MAX_PLANES)]
-    edges = [start + (end - start) * number // max(1, len(rounds)) for number in range(len(rounds) + 1)]
-    for number, together in enumerate(rounds):
+    rounds: list[Sequence[Transfer]] = []
+    for _, alike in groupby(pieces, key=lambda piece: (piece.is_reduced, piece.transport)):
+        together = list(alike)
+        rounds += [together[at : at + MAX_PLANES] for at in range(0, len(together), MAX_PLANES)]
+    weights = [max(piece.nbytes / PEER_BYTES_PER_S[piece.transport] for piece in one) for one in rounds]
+    shares = [*accumulate(weights, initial=0.0)]
+    edges = [*(start + int((end - start) * (share / shares[-1])) for share in shares[:-1]), end]
+    for number, side_by_side in enumerate(rounds):
         tasks += [
             CommTask(plane=1 + place, start_ns=edges[number], end_ns=edges[number + 1], transfer=piece)
-            for place, piece in enumerate(together)
+            for place, piece in enumerate(side_by_side)
         ]
     return tuple(tasks)
 

@@ -284,6 +284,20 @@ def test_more_transfers_than_planes_follow_each_other(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_links_between_nodes_have_a_round_of_their_own(tmp_path: Path) -> None:
+    text = RecordText(world_size=16)
+    text.group(0, "g", 16, 0, list(range(16)))
+    text.profiler(0, "init", "/x/a_ascend_pt")
+    text.profiler(1, "start")
+    # Each rank of the node gets both nodes' parts, 2 x 1400 bytes at 28 GB/s: 100 ns; the other node 1400 at 25: 56.
+    text.collective("AllGather", 700, 5, 100, 100, 256)
+    text.profiler(10, "stop")
+    (op,) = ops(text, tmp_path)
+    assert [(task.kind, task.plane, task.start_ns - at(0), task.end_ns - at(0)) for task in op.tasks] == [
+        *(("Memcpy", plane, 100, 200) for plane in range(1, 8)), ("RDMASend", 1, 200, 256)
+    ]  # fmt: skip
+
+
 # ---- overlap -----------------------------------------------------------------------------------------------------
 
 
