@@ -262,7 +262,8 @@ def _comm_tasks(arrive: int, start: int, end: int, pieces: Sequence[Transfer]) -
         rounds += [together[at : at + MAX_PLANES] for at in range(0, len(together), MAX_PLANES)]
     weights = [max(piece.nbytes / PEER_BYTES_PER_S[piece.transport] for piece in one) for one in rounds]
     shares = [*accumulate(weights, initial=0.0)]
-    edges = [*(start + int((end - start) * (share / shares[-1])) for share in shares[:-1]), end]
+    # The small addend keeps shares that are whole nanoseconds from losing one to the rounding of floats.
+    edges = [*(start + int((end - start) * share / shares[-1] + 1e-6) for share in shares[:-1]), end]
     for number, side_by_side in enumerate(rounds):
         tasks += [
             CommTask(plane=1 + place, start_ns=edges[number], end_ns=edges[number + 1], transfer=piece)
