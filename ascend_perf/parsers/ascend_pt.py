@@ -171,12 +171,15 @@ def parse(unit: Unit) -> list[Trace]:
     return read_rank(read)
 
 
-_WORKER: Final = re.compile(r"^.+_(\d+)_(\d{14,17})_(ascend_(?:pt|ms))$")
+_WORKER: Final = re.compile(r"^(SIMULATED_)?.+_(\d+)_(\d{14,17})_(ascend_(?:pt|ms))$")
 
 
 def private(label: str) -> str:
-    """A label without the output folder, and without the host name that the producer puts in front of a name."""
-    parts = [_WORKER.sub(r"\1_\2_\3", part) for part in label.split("/")]
+    """A label without the output folder, and without the host name that the producer puts in front of a name.
+
+    That a profile is simulated stays in its label.
+    """
+    parts = [_WORKER.sub(r"\1\2_\3_\4", part) for part in label.split("/")]
     if len(parts) > 1 and parts[-1] == OUTPUT:
         parts = parts[:-1]
     return "/".join(parts)

@@ -12,6 +12,7 @@ from ascend_perf.model.tables import KERNELS
 from ascend_perf.model.trace import Device
 from ascend_perf.parsers._ascend_files import Kind, kind_of
 from ascend_perf.parsers._source import FileEntry
+from ascend_perf.parsers.ascend_pt import private
 from tests.parsers._ascend_profile import (
     DatabaseWriter,
     kernel_events,
@@ -105,6 +106,18 @@ def test_what_msprof_leaves_says_it(tmp_path: Path) -> None:
     assert trace_at(tmp_path).meta.data_origin == "measured"
     add(prof.path / "host" / "info.json", data_origin="simulated")
     assert trace_at(tmp_path).meta.data_origin == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("folder", "label"),
+    [
+        ("SIMULATED_my-host_12_20260101000000000_ascend_pt", "SIMULATED_12_20260101000000000_ascend_pt"),
+        ("my-host_12_20260101000000000_ascend_pt", "12_20260101000000000_ascend_pt"),
+        ("SIMULATED_12_20260101000000000_ascend_pt", "12_20260101000000000_ascend_pt"),  # a host of that name
+    ],
+)
+def test_the_label_keeps_the_word_but_not_the_host(folder: str, label: str) -> None:
+    assert private(f"{folder}/ASCEND_PROFILER_OUTPUT") == label
 
 
 def test_a_virtual_device_is_looked_up_by_the_name_of_its_chip() -> None:
