@@ -181,7 +181,7 @@ def runs(prepared: Prepared, folder: Path, only: str) -> Iterator[str]:
         try:
             done = subprocess.run(
                 [str(prepared.python), "-c", CHILD if number else CRAFTED, str(first), only], env=environment,
-                capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
+                cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
             )  # fmt: skip
             out, said = done.stdout, done.stderr
         except subprocess.TimeoutExpired as slow:

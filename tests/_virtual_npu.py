@@ -13,12 +13,12 @@ from ascend_perf.errors import MachineError
 
 
 def ready_npu() -> Prepared:
-    """What `prepare` made. Where it cannot (no network, no gcc) the test is skipped, on a CI server it fails."""
+    """What `prepare` made. Where it cannot (no network, no gcc) the test fails; ASCEND_PERF_OFFLINE skips it."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch")
     found = _prepared()
     if isinstance(found, MachineError):
-        if os.environ.get("CI"):
+        if "ASCEND_PERF_OFFLINE" not in os.environ:
             raise found
         pytest.skip(f"no virtual NPU here: {found.what}")
     return found

@@ -81,11 +81,11 @@ def _prepared() -> Prepared | MachineError:
 
 @pytest.fixture(autouse=True)
 def needs_virtual_npu() -> None:
-    """A machine without network and wheel skips, a CI server fails."""
+    """Without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
     pytest.importorskip("torch")
     found = _prepared()
     if isinstance(found, MachineError):
-        if os.environ.get("CI"):
+        if "ASCEND_PERF_OFFLINE" not in os.environ:
             raise found
         pytest.skip(f"no virtual NPU here: {found.what}")
 

@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def wheel() -> tuple[Facts, Prepared]:
-    """What torch_npu offers; a machine without network and wheel skips, a CI server fails."""
+    """What torch_npu offers; without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
     pytest.importorskip("torch")
     try:
         return contract.facts_of()
     except MachineError as error:
-        if os.environ.get("CI"):
+        if "ASCEND_PERF_OFFLINE" not in os.environ:
             raise
         pytest.skip(f"no virtual NPU here: {error.what}")
 

@@ -40,12 +40,12 @@ MSPROF_ANALYZE = "ASCEND_PERF_MSPROF_ANALYZE"
 
 @pytest.fixture(scope="module")
 def ready() -> Prepared:
-    """A machine without network and wheel skips, a CI server fails."""
+    """Without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
     pytest.importorskip("torch")
     try:
         return prepare(VirtualNpu())
     except MachineError as error:
-        if os.environ.get("CI"):
+        if "ASCEND_PERF_OFFLINE" not in os.environ:
             raise
         pytest.skip(f"no virtual NPU here: {error.what}")
 
