@@ -342,18 +342,24 @@ def choices_that_fit(
         for name, values in options.items() if name in names
     ]  # fmt: skip
     worlds = [world_size] if world_size > 1 else [1, 2, 4, 8, 16, 32, 64]
-    found = []
+    tried: dict[int, list[tuple[int, dict[str, _spec.Value]]]] = {}
     for world, chosen in itertools.product(worlds, itertools.product(*axes)):
         changes: dict[str, _spec.Value] = {name: value for name, value in chosen if value is not None}
-        try:
-            config = workload.from_dict({**now, **changes}).config
-            needed = sum(workload.predict(config, world).memory_bytes.values())
-        except (UsageError, ValueError):  # it does not fit the model or the world
-            continue
-        # What has just run out of memory is no choice, whatever the formula says of it.
-        if needed <= memory_bytes and (changes or world != world_size):
-            found.append((world, changes, needed))
-    found.sort(key=lambda one: (len(one[1]) + (one[0] != world_size), one[0], one[2]))
+        tried.setdefault(len(changes) + (world != world_size), []).append((world, changes))
+    found: list[tuple[int, dict[str, _spec.Value], int]] = []
+    for number in sorted(tried):
+        fitting = []
+        for world, changes in tried[number]:
+            try:
+                config = workload.from_dict({**now, **changes}).config
+                needed = sum(workload.predict(config, world).memory_bytes.values())
+            except (UsageError, ValueError):  # it does not fit the model or the world
+                continue
+            if needed <= memory_bytes:
+                fitting.append((world, changes, needed))
+        found += sorted(fitting, key=lambda one: (one[0], one[2]))
+        if len(found) >= MAX_CHOICES:
+            break
     return found[:MAX_CHOICES]
 
 
