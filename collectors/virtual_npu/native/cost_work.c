@@ -417,6 +417,13 @@ const char *vn_cost_work(const char *name, const vn_arg *args, int n, vn_work *w
     default:
         work_of_tensors(op, is_in_place, args, n, work);
         add_copies(args, n, 0, work);
+        if (op->rule == SCATTER_OUT && n > 0) {
+            /* The target is copied as a whole, but time by element is by index: those of the others, without out. */
+            vn_work put;
+            memset(&put, 0, sizeof put);
+            work_of_scatter(args, n - 1, &put);
+            work->elements = put.elements;
+        }
     }
     return klass->name;
 }

@@ -326,7 +326,7 @@ def test_putting_by_index_leaves_the_rest_alone() -> None:
         assert (work.bytes, work.elements) == (30 * 8 + 2 * 30 * 64 * 4, 30)
     # Out of place the target is copied.
     _, work = native().work("aclnnScatter", [target, 0, at, values, 0, target])
-    assert work.bytes == (2 * 64_000 + 30 * 64) * 4 + 30 * 8
+    assert (work.bytes, work.elements) == ((2 * 64_000 + 30 * 64) * 4 + 30 * 8, 30)
 
 
 def test_the_gradient_of_an_embedding_clears_its_table() -> None:
