@@ -365,7 +365,10 @@ def run_case(case: Case) -> Estimate:
             workload=case.workload.name, preset=case.preset, overrides=(*STEPS, *case.configuration.overrides),
             device=virtual.DEVICE, ranks=Ranks(per_node=1), virtual=virtual.Job(settings=case.device, processes=1),
         )  # fmt: skip
-        _, manifest = launch(request, folder=folder)
+        try:
+            _, manifest = launch(request, folder=folder)
+        except MachineError as error:
+            raise (_explained(case, error) if "out of memory" in error.what else error) from None
         records = read_folder(folder / virtual.RECORD_FOLDER)
         if not records:
             raise MachineError("the virtual NPU left no record")
@@ -376,6 +379,17 @@ def run_case(case: Case) -> Estimate:
     settings = case.workload.settings(case.preset, request.overrides).as_dict()
     item = rate.name.removesuffix("_per_s")
     return estimate_of(case, shares, metrics, item=item, settings=settings, used_bytes=used)
+
+
+def _explained(case: Case, error: MachineError) -> MachineError:
+    """The error with what would fit; what has just run out of memory is no choice, whatever the formula says of it."""
+    from ascend_perf.bench import virtual
+
+    world, there = case.device.world_size, case.device.memory_bytes
+    settings = case.workload.settings(case.preset, (*STEPS, *case.configuration.overrides))
+    found = virtual.choices_that_fit(case.workload, settings, world, there)
+    others = [one for one in found if one[1] or one[0] != world]
+    return MachineError(error.what, hint=virtual.fitting_words(others, world, there))
 
 
 def estimate_of(
