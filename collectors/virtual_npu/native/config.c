@@ -32,7 +32,7 @@ __attribute__((weak)) void vn_cost_load_line(char *line) { (void)line; }
 __attribute__((noreturn)) static void stop(const char *path, const char *line, const char *what)
 {
     fprintf(stderr, "virtual NPU: %s: %s: %s\n", path, what, line);
-    _exit(78);      /* EX_CONFIG; exceptions cannot cross the C interface, and a wrong device would give wrong figures */
+    _exit(78);      /* EX_CONFIG; no exception can cross the C interface, and a wrong device gives wrong figures */
 }
 
 static int from_environment(const char *name, int otherwise)

@@ -127,7 +127,8 @@ aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t cou
     int way = known_kind(kind), code = check(__func__, dst, destMax, src, count, way);
     if (code)
         return code;
-    vn_entry entry = {.copy_to = dst, .copy_from = (char *)(uintptr_t)src, .copy_bytes = is_moved(way, count) ? count : 0};
+    vn_entry entry = {.copy_to = dst, .copy_from = (char *)(uintptr_t)src,
+                      .copy_bytes = is_moved(way, count) ? count : 0};
     return append(__func__, stream, &entry, way, count);
 }
 

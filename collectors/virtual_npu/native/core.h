@@ -87,7 +87,7 @@ int64_t vn_raw_ns(void);            /* CLOCK_MONOTONIC_RAW */
 int64_t vn_now_locked(void);
 /* The same for a launch: in the modelled clock the host is that much later afterwards. Returns the time before. */
 int64_t vn_launch_time_locked(void);
-/* The host waits until time_ns: sleeps, or jumps in the modelled clock. Takes and gives back the lock while it sleeps. */
+/* The host waits until time_ns: sleeps (the lock is free meanwhile), or jumps in the modelled clock. */
 void vn_host_wait_locked(int64_t time_ns);
 /* A question that was answered "not yet": in the modelled clock the thread's time must pass, else a loop that polls
  * would never end. */
@@ -220,6 +220,12 @@ bool vn_resolve_locked(void);                               /* true: something g
 bool vn_has_meetings_locked(void);                          /* some stream waits for another process */
 /* Waits until all entries of the stream have their times and the host is there. limit_ms < 0: none. */
 int vn_synchronize_locked(vn_stream *stream, int limit_ms, const char *function);
+/* Waits (in real time) until the times of what `is_known` asks for are known. False: the limit passed first. */
+bool vn_wait_until_known_locked(bool (*is_known)(const void *), const void *what, int limit_ms);
+void vn_record_wait_locked(const char *kind, int64_t target, int64_t begin_ns);
+
+/* ---- events.c --------------------------------------------------------------------------------------------------- */
+
 void vn_moment_release_locked(vn_moment *moment);
 
 /* ---- meeting.c -------------------------------------------------------------------------------------------------- */
@@ -262,6 +268,27 @@ typedef struct vn_meeting {
 vn_meet_state vn_meet_locked(vn_meeting *meeting, int64_t arrive_ns);
 int64_t vn_meeting_start_locked(const vn_meeting *meeting);     /* latest arrival of all ranks */
 void vn_meeting_free_locked(vn_meeting *meeting);
+
+/* ---- communicators.c -------------------------------------------------------------------------------------------- */
+
+enum { VN_COMM_NAME = 128, VN_COMM_KEY = 160 };
+
+typedef struct {
+    uint64_t magic;
+    int id, size, rank, device;
+    int *ranks;                     /* by rank: RANK of the process; NULL: not known */
+    int ranks_per_node;             /* of its ranks, how many share this rank's node */
+    char name[VN_COMM_NAME], key[VN_COMM_KEY];
+    vn_room *room;
+    uint64_t next_index;
+    uint64_t *sent, *received;      /* by rank: point-to-point transfers so far */
+    int64_t buffer_bytes;
+    int async_error;
+} vn_communicator;
+
+vn_communicator *vn_communicator_find(HcclComm handle);     /* NULL: it is none */
+int vn_no_communicator(const char *function, HcclComm handle);      /* notes that; returns the code */
+int vn_node_of(int rank);                                   /* node of a rank of the job */
 
 /* ---- payload.c -------------------------------------------------------------------------------------------------- */
 

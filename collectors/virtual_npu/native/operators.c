@@ -380,7 +380,8 @@ int vn_operator_prepare(const vn_signature *operator_, const uint64_t *ints, con
         vn_handle *executor = vn_handle_new_locked(VN_EXECUTOR);
         executor->operator_ = operator_;
         executor->definition = define_locked(operator_->name, made.args, made.count);
-        executor->work = vn_small_work_new_locked(operator_->name, operator_->kinds, made.args, made.handles, made.count);
+        executor->work = vn_small_work_new_locked(operator_->name, operator_->kinds, made.args, made.handles,
+                                                  made.count);
         *workspace = 0;
         *place = executor;
     }

@@ -172,7 +172,8 @@ size_t vn_payload_fill(const vn_transfer *transfer, char *into)
     case VN_BROADCAST:
         return transfer->rank == transfer->root ? copy_small(into, transfer->send, bytes) : 0;
     case VN_SCATTER:
-        return transfer->rank == transfer->root ? copy_small(into, transfer->send, bytes * (uint64_t)transfer->size) : 0;
+        return transfer->rank == transfer->root
+                   ? copy_small(into, transfer->send, bytes * (uint64_t)transfer->size) : 0;
     case VN_REDUCE_SCATTER: case VN_ALL_TO_ALL:
         return copy_small(into, transfer->send, bytes * (uint64_t)transfer->size);
     case VN_ALL_TO_ALL_V: case VN_REDUCE_SCATTER_V:

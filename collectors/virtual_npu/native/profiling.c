@@ -177,7 +177,8 @@ uint64_t mstxDomainRangeStartA(void *domain, const char *message, aclrtStream st
 
 void mstxDomainRangeEnd(void *domain, uint64_t id) { mark("end", NULL, id, domain, NULL); }
 
-/* Marker through the profiler; torch_npu puts one at each operator to tie host and device together. Too many to keep. */
+/* Marker through the profiler: torch_npu puts one at each operator to tie host and device together. Not kept: too
+ * many, and the record has the launches. */
 aclError aclprofMarkEx(const char *msg, size_t msgLen, aclrtStream stream)
 {
     (void)msg, (void)msgLen, (void)stream;

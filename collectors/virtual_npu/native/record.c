@@ -309,7 +309,8 @@ vn_definition *vn_definition_locked(const char *kind, const char *name, const vn
     for (; slots[at]; at = (at + 1) % buckets) {
         const slot *one = slots[at];
         if (one->hash == hash && one->length == name_length + 1 + key->length
-            && !memcmp(one->key, name, name_length + 1) && !memcmp(one->key + name_length + 1, key->text, key->length)) {
+            && !memcmp(one->key, name, name_length + 1)
+            && !memcmp(one->key + name_length + 1, key->text, key->length)) {
             slots[at]->value.is_new = false;
             return &slots[at]->value;
         }

@@ -285,8 +285,8 @@ aclError aclrtSetStreamAttribute(aclrtStream stream, aclrtStreamAttr stmAttrType
 /* Not "feature not supported": torch_npu takes that code for an old driver, warns and goes on into an assertion. */
 static int no_capture(const char *function)
 {
-    return vn_fail(function, VN_ERROR_CAPTURE_NOT_SUPPORTED, "EE9999: %s: the virtual NPU does not capture graphs (NPUGraph); "
-                   "run the model without capture", function);
+    return vn_fail(function, VN_ERROR_CAPTURE_NOT_SUPPORTED, "EE9999: %s: the virtual NPU does not capture graphs "
+                   "(NPUGraph); run the model without capture", function);
 }
 
 aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode mode)

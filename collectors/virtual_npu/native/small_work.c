@@ -2,8 +2,8 @@
  * comparing, and adding and multiplying whole numbers.
  *
  * Everything else computes nothing. But sizes, flags and pickled objects travel through exactly these operators on
- * their way into and out of collectives (torch.distributed's object collectives pad, gather, copy, compare and add up), and
- * programs steer by them.
+ * their way into and out of collectives (torch.distributed's object collectives pad, gather, copy, compare and add
+ * up), and programs steer by them.
  *
  * Small results of all other operators are set to zero: memory that the allocator gives out again may hold what was
  * copied there before, and a loss read back must be 0 and not some old number, perhaps not even a finite one.
@@ -22,7 +22,9 @@ typedef struct {
     int64_t count;
 } view;
 
-typedef enum { COPY, FILL, PAD, JOIN, SUM, ADD, SUBTRACT, MULTIPLY, GREATER, LESS, GREATER_EQUAL, LESS_EQUAL, EQUAL, NOT_EQUAL } work_kind;
+typedef enum {
+    COPY, FILL, PAD, JOIN, SUM, ADD, SUBTRACT, MULTIPLY, GREATER, LESS, GREATER_EQUAL, LESS_EQUAL, EQUAL, NOT_EQUAL,
+} work_kind;
 
 struct vn_small_work {
     work_kind kind;
@@ -207,7 +209,8 @@ static bool prepare_sum(struct vn_small_work *work, const vn_arg *args)
 static const struct { const char *name; work_kind kind; const char *kinds; } table[] = {
     {"aclnnInplaceCopy", COPY, "tt"}, {"aclnnCast", COPY, "tmt"}, {"aclnnInplaceZero", FILL, "t"},
     {"aclnnInplaceOne", FILL, "t"}, {"aclnnInplaceFillScalar", FILL, "ts"}, {"aclnnConstantPadNd", PAD, "tist"},
-    {"aclnnCat", JOIN, "lnt"}, {"aclnnReduceSum", SUM, "tiymt"}, {"aclnnGtTensor", GREATER, "ttt"}, {"aclnnLtTensor", LESS, "ttt"},
+    {"aclnnCat", JOIN, "lnt"}, {"aclnnReduceSum", SUM, "tiymt"}, {"aclnnGtTensor", GREATER, "ttt"},
+    {"aclnnLtTensor", LESS, "ttt"},
     {"aclnnGeTensor", GREATER_EQUAL, "ttt"}, {"aclnnLeTensor", LESS_EQUAL, "ttt"}, {"aclnnEqTensor", EQUAL, "ttt"},
     {"aclnnNeTensor", NOT_EQUAL, "ttt"}, {"aclnnGtScalar", GREATER, "tst"}, {"aclnnLtScalar", LESS, "tst"},
     {"aclnnGeScalar", GREATER_EQUAL, "tst"}, {"aclnnLeScalar", LESS_EQUAL, "tst"}, {"aclnnEqScalar", EQUAL, "tst"},
@@ -384,7 +387,8 @@ static void sum(const struct vn_small_work *work)
             if (keeps || !work->is_summed[j])
                 left[rank++] = work->is_summed[j] ? 0 : index[j];
         char *to = address(into, left, rank);
-        value total = load(to, into->tensor.dtype), more = load(address(from, index, from->tensor.rank), from->tensor.dtype);
+        value total = load(to, into->tensor.dtype);
+        value more = load(address(from, index, from->tensor.rank), from->tensor.dtype);
         store(to, into->tensor.dtype, (value){total.is_real, total.whole + more.whole, total.real + more.real});
     }
 }

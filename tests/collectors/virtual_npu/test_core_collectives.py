@@ -113,10 +113,10 @@ def test_one_process_reduces_as_if_all_ranks_gave_the_same(tmp_path: Path, data:
             elif op == PROD:
                 expected = (wide**size).astype(dtype) if is_real else np.multiply.reduce([values] * size, dtype=dtype)
         if is_real:
-            # The sum of doubles in rank order may differ from the product in the last place.
+            # Rank after rank, rounded each time, against one product: a few of the last places.
             kind = np.finfo(dtype)
             np.testing.assert_allclose(
-                get(result, values.shape, dtype), expected, rtol=2 * float(kind.eps), atol=float(kind.tiny)
+                get(result, values.shape, dtype), expected, rtol=16 * float(kind.eps), atol=float(kind.tiny)
             )
         else:
             np.testing.assert_array_equal(get(result, values.shape, dtype), expected)
