@@ -1,0 +1,93 @@
+"""The page of estimates in a real browser: nothing fetched, no error, it fits, in both themes and languages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ascend_perf.collectors.virtual_npu import VirtualNpu
+from ascend_perf.errors import MachineError
+from ascend_perf.reports.what_if import html_text
+from tests.bench.test_what_if import ANSWERS, OUT_OF_MEMORY, REQUEST, FakeRunner, estimate, found_by
+from tests.reports import _axe
+from tests.reports._browser import Browser, chromium
+from tests.reports.test_page_layout import FAULTS
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(chromium() is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    assert program is not None
+    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    hostile = MachineError(f"{OUT_OF_MEMORY} <img src=x onerror=alert(1)> {'a' * 200}", hint="b" * 200)
+    devices = (VirtualNpu(world_size=8), VirtualNpu(soc="Ascend910B4", world_size=8))
+    request = dataclasses.replace(REQUEST, devices=devices, layouts="ddp,fsdp,tp2+ddp,tp2+fsdp,tp3")
+    runner = FakeRunner({**ANSWERS, "ddp 8": hostile, "tp 2 x fsdp 4": estimate(90_000, 400)})
+    folder = tmp_path_factory.mktemp("page")
+    path = folder / "what-if.html"
+    path.write_text(html_text(found_by(runner, folder / "kept", request), "en"), "utf-8")
+    return path
+
+
+def test_the_page_fits_and_fetches_nothing(browser: Browser, page: Path) -> None:
+    found = {}
+    for width in (390, 1280):
+        browser.size(width, 900, phone=width < 600)
+        for scheme, lang in (("light", "en"), ("dark", "zh")):
+            browser.prefer(scheme)
+            browser.open(page)
+            browser.run(f"document.querySelector(\"[data-value='{lang}']\").click()")
+            browser.settle()
+            if wrong := browser.run(FAULTS.replace("WIDTH", str(width))):
+                found[width, lang] = wrong
+    assert found == {}
+    assert browser.messages == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "data:", "about:"))] == []
+    assert browser.run("document.images.length") == 0
+    # The last language was Chinese; the longest bar is cut and says so; the banner is there.
+    assert "倍" in browser.run("document.querySelector('.wi-cut').textContent")
+    assert "仿真" in browser.run("document.querySelector('.simulated-banner').textContent")
+
+
+def test_bars_are_as_long_as_their_figures(browser: Browser, page: Path) -> None:
+    browser.size(1280, 900)
+    browser.open(page)
+    browser.settle()
+
+    widths = browser.run("[...document.querySelectorAll('.wi-group')][0].querySelectorAll('.wi-bar').length")
+    first, second = browser.run(
+        "[...document.querySelectorAll('.wi-group .wi-bar')].slice(0, 2).map(b => b.getBoundingClientRect().width)"
+    )
+
+    assert widths == 3
+    # 1210 ns and 1410 ns for the same items.
+    assert second / first == pytest.approx(1410 / 1210, rel=0.02)
+
+
+@pytest.mark.skipif(_axe.axe_script() is None, reason="axe-core is not installed (pip install axe-core-python)")
+def test_no_serious_violation(browser: Browser, page: Path) -> None:
+    script = _axe.axe_script()
+    assert script is not None
+    browser.size(1280, 900)
+    found = {}
+    browser.open(page)
+    _axe.load(browser, script)
+    for scheme, lang in (("light", "en"), ("dark", "zh")):
+        browser.prefer(scheme)
+        browser.run(f"document.querySelector(\"[data-value='{lang}']\").click()")
+        browser.settle()
+        found[scheme, lang] = _axe.violations(browser)
+    assert found == {("light", "en"): [], ("dark", "zh"): []}
