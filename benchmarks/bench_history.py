@@ -3,6 +3,7 @@
 python -m benchmarks.bench_history               both
 python -m benchmarks.bench_history --trials 50   fewer series
 python -m benchmarks.bench_history --db URL      the results in PostgreSQL (a database that may be filled)
+python -m benchmarks.bench_history --postgres    the same, in a server of its own on the loopback interface
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ascend_perf.history.edivisive import Floats, find_steps
 from ascend_perf.history.store import Filter, Store
 from ascend_perf.history.trends import trends_of
 from ascend_perf.result_files import write_results
-from tests.history import _samples
+from tests.history import _postgres, _samples
 from tests.history._series import BEFORE, stable, stepped
 
 NAMES = 50
@@ -119,7 +120,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--nightly", type=int, default=60)
-    parser.add_argument("--db")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--db")
+    where.add_argument("--postgres", action="store_true")
     parser.add_argument("--only", choices=["rates", "queries"])
     chosen = parser.parse_args()
     code = 0
@@ -140,7 +143,13 @@ def main() -> int:
               f"{found:.0%} where values scatter by 1 % or less")  # fmt: skip
         code = 0 if false <= 0.1 and found >= 0.90 else 1
     if chosen.only != "rates":
-        queries(chosen.db)
+        if not chosen.postgres:
+            queries(chosen.db)
+        elif (folder := _postgres.programs()) is None:
+            parser.error("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+        else:
+            with _postgres.server(folder) as url:
+                queries(f"{url}/postgres")
     return code
 
 

@@ -483,6 +483,23 @@ def site(
     click.echo(pages[0])
 
 
+def _set(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """What follows the subcommand takes the place of what the group was told."""
+    if value is not None:
+        db, lang = context.obj
+        context.obj = (value, lang) if option.name == "db" else (db, value)
+
+
+# `history add --db X` is what people type first: each subcommand takes the options of the group as well.
+for _one in command.commands.values():
+    _one.params += [
+        click.Option(["--db"], metavar="HISTORY", expose_value=False, callback=_set,
+                     help="As before the subcommand: a file, or postgresql://USER@HOST/DATABASE."),
+        click.Option(["--lang"], type=click.Choice(["en", "zh"]), expose_value=False, callback=_set,
+                     help="As before the subcommand."),
+    ]  # fmt: skip
+
+
 @contextmanager
 def _store(db: str | None, *, must_exist: bool = False) -> Iterator[Store]:
     try:

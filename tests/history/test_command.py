@@ -205,6 +205,18 @@ def test_names_from_results_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert len(_run(database, "list").output.splitlines()) == 2
 
 
+def test_where_the_history_is_may_be_said_behind_the_subcommand(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine.sqlite", tmp_path / "other.sqlite"
+    file = str(_samples.write(tmp_path / "good", _samples.results()))
+
+    assert _run(other, "add", file, "--db", str(mine), "--lang", "zh").output == "results.json：已添加为结果 1\n"
+    assert mine.is_file()
+    assert not other.exists()
+    assert CliRunner().invoke(command, ["list", "--db", str(mine)]).output.splitlines()[1].split()[0] == "1"
+    for name, one in command.commands.items():
+        assert "--db HISTORY" in CliRunner().invoke(command, [name, "--help"]).output, one
+
+
 def test_there_is_no_history_yet(tmp_path: Path) -> None:
     for arguments in (("list",), ("changes",), ("site", "-o", str(tmp_path / "site"))):
         with pytest.raises(InputError, match="there is no history"):
