@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -53,3 +54,13 @@ class Terminated(Interrupted):
 
 def _error(kind: type[AscendPerfError], what: str, hint: str) -> AscendPerfError:
     return kind(what, hint=hint)
+
+
+def not_obeyed(text: str) -> str:
+    """Text for a log, in which a build server obeys nothing of what it quotes.
+
+    GitHub and Azure obey "::error::" at the begin of a line, whatever spaces are before it, and "##[error]" and
+    "##vso[...]" anywhere in one.
+    """
+    text = re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", text)
+    return re.sub(r"(?i)##(?=\[|vso\[)", "# #", text)

@@ -139,8 +139,8 @@ def main() -> int:
                       f"{one.median_delay:13.0f}", flush=True)  # fmt: skip
         false = max(max(one.false_per_100, one.false_per_100_nightly) for one in made)
         found = min(one.found_ratio for one in made if one.size == 0.05 and one.spread <= 0.01)
-        print(f"\nat most {false:.3f} false points per 100 stable values; a step of 5 % is found within 8 values in at least "
-              f"{found:.0%} where values scatter by 1 % or less")  # fmt: skip
+        print(f"\nat most {false:.3f} false points per 100 stable values; a step of 5 % is found within 8 values "
+              f"in at least {found:.0%} where values scatter by 1 % or less")  # fmt: skip
         code = 0 if false <= 0.1 and found >= 0.90 else 1
     if chosen.only != "rates":
         if not chosen.postgres:

@@ -43,7 +43,9 @@ _MARKDOWN: Final = re.compile(r"([\\`*{}\[\]<>#|~]|(?<!\w)_|_(?!\w))")
 
 def markdown(text: str) -> str:
     """`text` as it is in Markdown: one line, nothing of it read as markup or HTML."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(safe(text).split())).replace("&", "&amp;")
+    plain = _MARKDOWN.sub(r"\\\1", " ".join(safe(text).split())).replace("&", "&amp;")
+    # A comment on GitHub would call the person of that name.
+    return re.sub(r"(?<!\w)@(?=\w)", "&#64;", plain)
 
 
 def markdown_code(text: str) -> str:

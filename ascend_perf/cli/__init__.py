@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from ascend_perf import __version__
-from ascend_perf.errors import AscendPerfError
+from ascend_perf.errors import AscendPerfError, not_obeyed
 from ascend_perf.garbage import collect_rarely
 
 EXIT_BUG = 70
@@ -97,7 +97,7 @@ def main() -> None:
     except AscendPerfError as error:
         # Messages quote names of files: no escapes for the terminal, and no "::error::" that a CI server obeys.
         plain = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", f"ascend-perf: {_in_words(error)}")
-        click.echo(re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", plain), err=True)
+        click.echo(not_obeyed(plain), err=True)
         sys.exit(error.exit_code)
     except Exception:
         traceback.print_exc()

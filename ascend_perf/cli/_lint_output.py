@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 from ascend_perf import __version__
+from ascend_perf.errors import not_obeyed
 
 if TYPE_CHECKING:
     from ascend_perf.collectors.virtual_npu.contract import Problem
@@ -73,8 +74,7 @@ def as_text(report: Report, lang: Lang) -> str:
         errors=report.count("error"), warnings=report.count("warning"), notes=report.count("note"),
         files=len(report.files), version=report.torch_npu,
     ))  # fmt: skip
-    # A CI server obeys "::error::" at the start of a line.
-    return re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", "\n".join(lines))
+    return not_obeyed("\n".join(lines))
 
 
 def as_json(report: Report) -> str:

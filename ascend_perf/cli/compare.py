@@ -10,7 +10,7 @@ import click
 
 from ascend_perf.cli import _show
 from ascend_perf.cli._progress import spinner
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import UsageError, not_obeyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,5 +149,4 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
                 for row in range(min(TERMINAL_ROWS, len(table)))
             ]
             lines += ["", line(said(titled(comparison, section.title), lang)), _show.columns(rows, "  ")]
-    # Nor does it matter there what spaces stand before it.
-    return re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", "\n".join(lines))
+    return not_obeyed("\n".join(lines))

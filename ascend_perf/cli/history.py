@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import click
 
 from ascend_perf.cli import _show
-from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
+from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError, not_obeyed
 from ascend_perf.units import format_quantity
 
 if TYPE_CHECKING:
@@ -555,11 +555,11 @@ def _change_lines(book: TrendBook, trend: Trend, change: Change, lang: Lang) -> 
         lines.append("  " + str(say["also"]).format(facts))
     if change.state != "open":
         lines.append("  " + str(say["said"]).format(say[change.state], change.owner, change.note or "—"))
-    return "\n".join(_plain(line) for line in lines)
+    return not_obeyed("\n".join(_plain(line) for line in lines))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    return _show.columns([[_plain(cell) for cell in row] for row in rows]) if rows else ""
+    return not_obeyed(_show.columns([[_plain(cell) for cell in row] for row in rows])) if rows else ""
 
 
 def _plain(text: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from ascend_perf.errors import not_obeyed
 from ascend_perf.gate import texts
 from ascend_perf.gate.outcome import Explanation, Row, SideFacts, Verdict
 from ascend_perf.gate.texts import Lang, markdown, say
@@ -206,5 +207,4 @@ def summary(verdict: Verdict, lang: Lang = "en") -> str:
     if passed := len(verdict.having("pass")):
         lines.append(f"  {passed} {say(_WORDS['unchanged'], lang)}")
     lines += [f"  {say(note, lang)}" for note in verdict.notes]
-    # GitHub obeys "::error::" at the begin of a line, whatever spaces are before it.
-    return re.sub(r"(?m)^(\s*):(?=:)", r"\1: ", "\n".join(lines))
+    return not_obeyed("\n".join(lines))

@@ -16,7 +16,7 @@ MAX_TEXT: Final = 500
 """A longer text from a file is cut."""
 
 _CONTROL: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 """What a terminal obeys, what turns the direction of writing, and what XML cannot hold."""
 _MARKUP: Final = re.compile(r"[\\`*{}\[\]<>#|~&@!$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")

@@ -254,10 +254,10 @@ def test_no_name_begins_a_line_in_the_log(tmp_path: Path, command: Callable[...,
 def test_no_name_is_a_command_in_a_message(tmp_path: Path, command: Callable[..., Said]) -> None:
     path = write_results(tmp_path / "a.json", results(100))
     document = json.loads(path.read_text("utf-8"))
-    document["fingerprint"]["k\n ::error::fp\x1b[31m"] = [1]
+    document["fingerprint"]["k\n ::error::fp ##[error]\x1b[31m"] = [1]
     path.write_text(json.dumps(document), "utf-8")
     said = command("compare", path, path)
-    assert said.code == 3 and "error::fp" in said.err and "\x1b" not in said.err
+    assert said.code == 3 and "error::fp # #[error]" in said.err and "\x1b" not in said.err
     assert not [line for line in said.err.splitlines() if line.strip().startswith("::")]
 
 

@@ -198,6 +198,8 @@ def test_the_documented_policy_is_a_policy() -> None:
 
 
 def test_no_name_is_a_command_in_the_log() -> None:
-    base, head = side(benchmark("::error::pwn")), side(benchmark("::error::pwn", of=launches(10, 2e7)))
+    name = "::error::pwn ##[add-mask]e ##vso[task.complete] \u061c"
+    base, head = side(benchmark(name)), side(benchmark(name, of=launches(10, 2e7)))
     said = comment.summary(decide(base, head, parse_policy("schema_version: 1"), today=date(2026, 4, 8)))
     assert "error::pwn" in said and not [line for line in said.splitlines() if line.strip().startswith("::")]
+    assert "##" not in said and "# #[add-mask]e # #vso[" in said and "\u061c" not in said

@@ -196,12 +196,15 @@ def test_the_place_in_a_trend_may_be_that_of_the_commit(tmp_path: Path) -> None:
 
 def test_names_from_results_cannot_steer_the_terminal(tmp_path: Path) -> None:
     database = tmp_path / "h.sqlite"
-    hostile = _samples.results(names=("\x1b[31mred\x07",), suite="a\x1b]0;title\x07", branch="x\ny")
+    name = "::error::n ##[error] \x1b[31mred\x07"
+    hostile = _samples.results(names=(name,), suite="a\x1b]0;title\x07", branch="x\ny", fingerprint={"::error::k": "v"})
     _run(database, "add", str(_samples.write(tmp_path, hostile)))
 
     text = _run(database, "list").output + _run(database, "show", "1").output
 
     assert "\x1b" not in text and "\x07" not in text
+    assert "error::k" in text and not [line for line in text.splitlines() if line.strip().startswith("::")]
+    assert "# #[error]" in text
     assert len(_run(database, "list").output.splitlines()) == 2
 
 
