@@ -6,13 +6,18 @@ once, collectives of Python objects give what this rank put in, and the check th
 nothing to compare. Collectives of tensors on the device are HCCL's and go to the virtual device; those on the CPU go
 to torch's process group `fake`, which moves nothing.
 
+HCCL is not told which ranks of the job a group has, only how many. With all ranks running the library sees who they
+are; here it is told, so that a group across machines takes their links.
+
 `activate` is called before the program imports torch (by `ascend-perf collect`), `install` after that (by our own
 harness).
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,6 +25,9 @@ from typing import Any, Final
 
 VARIABLE: Final = "ASCEND_PERF_ONE_RANK"
 """Set to 1 in a process that stands for all ranks of its job."""
+LIBRARY: Final = "libascendcl.so"
+COMMUNICATOR: Final = "group_name_"
+"""What torch_npu puts before the name of a group to name its communicator."""
 _stores: Final[list[Any]] = []
 """torch keeps the C++ part of a store only: without the other, its methods would be gone."""
 
@@ -88,6 +96,7 @@ def _init(
 ) -> Any:  # fmt: skip
     """`torch.distributed.init_process_group` as rank 0 of the job, with a store that no one else uses."""
     del init_method, store
+    _tell_groups()
     size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
     if rank > 0:
         raise ValueError(f"this process stands for all {size} ranks and is rank 0: it cannot be rank {rank}")
@@ -100,6 +109,37 @@ def _new_group(
 ) -> Any:  # fmt: skip
     """`torch.distributed.new_group`; groups over gloo are fake ones."""
     return new_group(ranks, timeout, None if backend is None else _backend(backend), *args, **options)
+
+
+def _tell_groups() -> None:
+    """Tell the virtual device the ranks of every group that torch makes from now on, whichever function asks for it."""
+    from torch.distributed import distributed_c10d
+
+    # Looked up now and not in `install`: torch_npu has one of its own for some releases of torch.
+    helper = distributed_c10d._new_process_group_helper
+    if getattr(helper, "_ascend_perf", False):
+        return
+    signature = inspect.signature(helper)
+
+    @functools.wraps(helper)
+    def told(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options).arguments
+        ranks = given["global_ranks_in_group"] or range(given["group_size"])  # empty: all of the job
+        _tell_group(str(given["group_name"]), [int(rank) for rank in ranks])
+        return helper(*args, **options)
+
+    told._ascend_perf = True  # type: ignore[attr-defined]
+    distributed_c10d._new_process_group_helper = told
+
+
+def _tell_group(name: str, ranks: list[int]) -> None:
+    """What torch_npu calls the communicator of a group, and the ranks of the job in it."""
+    try:
+        tell = ctypes.CDLL(LIBRARY).virtual_npu_group
+    except (OSError, AttributeError):  # no virtual device in this process: it runs on the CPU
+        return
+    tell.argtypes, tell.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32), ctypes.c_int32), None
+    tell(f"{COMMUNICATOR}{name}".encode(), (ctypes.c_int32 * len(ranks))(*ranks), len(ranks))
 
 
 def _backend(backend: str | None) -> str:
