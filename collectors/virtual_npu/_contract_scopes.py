@@ -12,8 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-NOTHING: Final = "None"
-"""What `x = None` binds: any other binding of x wins over it."""
+from ascend_perf.collectors.virtual_npu._contract_env import (
+    NOTHING,
+    ClassEnv,
+    Env,
+    Names,
+    Use,
+    copied,
+    join,
+    merged,
+)
+
 PASSES: Final = 4
 """Of the whole file: what functions return is known after the first, attributes of `self` made of that after the
 second, and what returns those after the third."""
@@ -23,28 +32,7 @@ _WITHOUT_GRADIENT: Final = frozenset({
 })  # fmt: skip
 _FORGIVING: Final = frozenset({"AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
-Env = dict[str, str | None]
-"""Name -> dotted path, NOTHING, or None where it is not known."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-
-
-@dataclass(frozen=True, kw_only=True)
-class Use:
-    """One use of a path."""
-
-    kind: Literal["name", "call", "import"]
-    path: str
-    node: ast.expr | ast.stmt
-    call: ast.Call | None = None
-    first_argument: int = 0
-    """Arguments of the call before it are not the callee's (functools.partial)."""
-    is_partial: bool = False
-    is_forgiven: bool = False
-    """Inside a `try` that catches what a missing name raises."""
-    without_gradient: bool = False
-    """Where no gradient is recorded: under no_grad, or in a torch.autograd.Function, which has its own."""
-    function: str = ""
-    """The function of the file that it stands in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +47,6 @@ class _Pending:
     is_method: bool
     without_gradient: bool
     is_custom: bool
-
-
-@dataclass(kw_only=True)
-class Names:
-    """What was found in a file."""
-
-    uses: list[Use]
-    paths: dict[int, str]
-    """id of an expression of the tree -> what it stands for."""
-    asked: frozenset[str]
-    """Names that the file asks for by `hasattr(x, "name")` or `getattr(x, "name", default)`."""
-    called_only_in_functions_with_gradient: frozenset[str]
-    """Functions of the file that only a torch.autograd.Function calls."""
 
 
 def names_of(tree: ast.Module) -> Names:
@@ -136,7 +111,7 @@ class _Walker:
         function = one.function
         env = dict(one.outer)
         for name, value in self._globals.items():
-            env[name] = _merged(env.get(name, NOTHING), value)
+            env[name] = merged(env.get(name, NOTHING), value)
         arguments = function.args
         positional = [*arguments.posonlyargs, *arguments.args]
         for argument in (*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
@@ -156,11 +131,11 @@ class _Walker:
         self._returns[name] = found.pop() if len(found) == 1 else None
         self._found_returns = None
         for name in self._declared:
-            self._found_globals[name] = _merged(self._found_globals.get(name, NOTHING), env.get(name, NOTHING))
+            self._found_globals[name] = merged(self._found_globals.get(name, NOTHING), env.get(name, NOTHING))
 
     def _defer(self, function: Function, env: Env, no_gradient: bool) -> None:
         # Methods do not see the names of their class, only what lies around it.
-        outer = env.outer if isinstance(env, _ClassEnv) else env
+        outer = env.outer if isinstance(env, ClassEnv) else env
         self._later.append(_Pending(
             function=function, outer=outer, klass=self._class, self_name=self._self,
             is_method=self._in_class_body and not isinstance(function, ast.Lambda),
@@ -187,11 +162,11 @@ class _Walker:
         is_custom = any(path in ("torch.autograd.Function", "torch.autograd.function.Function") for path in paths)
         before = self._class, self._custom, self._in_class_body
         self._class, self._custom, self._in_class_body = node.name, is_custom or self._custom, True
-        body = _ClassEnv(env)
+        body = ClassEnv(env)
         self._block(node.body, body)
         own = self._found_attributes.setdefault(node.name, {})
         for name, value in body.own().items():
-            own[name] = _merged(own.get(name, NOTHING), value)
+            own[name] = merged(own.get(name, NOTHING), value)
         self._class, self._custom, self._in_class_body = before
         env[node.name] = f"<{node.name}>"
 
@@ -292,7 +267,7 @@ class _Walker:
         elif isinstance(target, ast.Attribute):
             if isinstance(target.value, ast.Name) and target.value.id == self._self and self._class:
                 own = self._found_attributes.setdefault(self._class, {})
-                own[target.attr] = _merged(own.get(target.attr, NOTHING), value)
+                own[target.attr] = merged(own.get(target.attr, NOTHING), value)
             else:
                 base = self._value(target.value, env)
                 self._stored.add(f"{base}.{target.attr}")
@@ -304,21 +279,21 @@ class _Walker:
         """Each body from the same start; afterwards a name is what all of them say."""
         ends = []
         for body in bodies:
-            own = _copy(env)
+            own = copied(env)
             self._block(body, own)
             if not (body and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))):
                 ends.append(own)
-        _join(env, ends)
+        join(env, ends)
 
     def _try(self, node: ast.Try, env: Env) -> None:
         before = self._forgiven
         self._forgiven |= any(_catches_missing(handler) for handler in node.handlers)
-        own = _copy(env)
+        own = copied(env)
         self._block(node.body, own)
         self._forgiven = before
         ends = []
         for handler in node.handlers:
-            mine = _copy(own)
+            mine = copied(own)
             if handler.type is not None:
                 self._value(handler.type, mine)
             if handler.name:
@@ -327,7 +302,7 @@ class _Walker:
             if not (handler.body and isinstance(handler.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))):
                 ends.append(mine)
         self._block(node.orelse, own)
-        _join(env, [own, *ends])
+        join(env, [own, *ends])
         self._block(node.finalbody, env)
 
     def _with(self, node: ast.With | ast.AsyncWith, env: Env) -> None:
@@ -373,12 +348,12 @@ class _Walker:
             return NOTHING if node.value is None else None
         if isinstance(node, ast.IfExp):
             self._value(node.test, env)
-            return _merged(self._value(node.body, env), self._value(node.orelse, env))
+            return merged(self._value(node.body, env), self._value(node.orelse, env))
         if isinstance(node, ast.BoolOp):
             values = [self._value(one, env) for one in node.values]
             whole = values[0]
             for one in values[1:]:
-                whole = _merged(whole, one)
+                whole = merged(whole, one)
             return whole if isinstance(node.op, ast.Or) else None
         if isinstance(node, ast.NamedExpr):
             value = self._value(node.value, env)
@@ -396,7 +371,7 @@ class _Walker:
         return None
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, env: Env) -> None:
-        own = _copy(env)
+        own = copied(env)
         for part in node.generators:
             self._value(part.iter, own)
             self._bind(part.target, None, own)
@@ -485,41 +460,9 @@ class _Walker:
         ))  # fmt: skip
 
 
-class _ClassEnv(Env):
-    """Names of a class body: what it binds itself, before what lies around it."""
-
-    def __init__(self, outer: Env) -> None:
-        super().__init__(outer)
-        self.outer = outer
-        self._before = dict(outer)
-
-    def own(self) -> Env:
-        """What the body bound."""
-        return {name: value for name, value in self.items() if self._before.get(name, "") != value}
-
-
 def _catches_missing(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {one.id if isinstance(one, ast.Name) else getattr(one, "attr", "") for one in parts}
     return bool(names & _FORGIVING)
-
-
-def _copy(env: Env) -> Env:
-    return dict(env)
-
-
-def _merged(first: str | None, second: str | None) -> str | None:
-    if first == second or second == NOTHING:
-        return first
-    return second if first == NOTHING else None
-
-
-def _join(env: Env, ends: list[Env]) -> None:
-    for name in {name for end in ends for name in end}:
-        values = [end[name] for end in ends if name in end]
-        whole = values[0]
-        for one in values[1:]:
-            whole = _merged(whole, one)
-        env[name] = whole

@@ -27,8 +27,9 @@ from ascend_perf.collectors.virtual_npu._contract_calls import (
     arguments_of,
     shown,
 )
+from ascend_perf.collectors.virtual_npu._contract_env import Names, Use
 from ascend_perf.collectors.virtual_npu._contract_names import Facts, Found, Removed
-from ascend_perf.collectors.virtual_npu._contract_scopes import Names, Use, names_of
+from ascend_perf.collectors.virtual_npu._contract_scopes import names_of
 from ascend_perf.collectors.virtual_npu._contract_training import NO_MATTER, Reason, reason_of
 from ascend_perf.collectors.virtual_npu._contract_values import wrong_values
 from ascend_perf.collectors.virtual_npu.environment import Prepared, prepare, variables
