@@ -116,7 +116,7 @@ def ran(cases: Sequence[Case], folder: Path, *, world_size: int = 1, **variables
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     (record,) = read_folder(devices.record_folder)
-    return Ran(said=json.loads(done.stdout.splitlines()[-1]), record=record, output=done.stdout + done.stderr)
+    return Ran(said=json.loads(done.stdout.splitlines()[-1]), record=record, output=done.stderr + done.stdout)
 
 
 def warnings_of(output: str) -> list[str]:
