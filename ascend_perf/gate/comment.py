@@ -116,7 +116,7 @@ def _table(rows: Sequence[Row], lang: Lang) -> str:
         cells = (
             markdown(row.benchmark, 120) or "—", markdown(row.name, 80),
             f"**{say(texts.OUTCOMES[row.outcome], lang)}**",
-            texts.figure(row, row.base, lang), texts.figure(row, row.head, lang), texts.change(row),
+            texts.figure(row, "base", lang), texts.figure(row, "head", lang), texts.change(row),
             texts.interval(row), why,
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ascend_perf.errors import InputError
 from ascend_perf.gate import comparable, exact, timing
@@ -114,6 +114,16 @@ def _removed(benchmark: Benchmark, policy: Policy) -> Row:
 
 
 def _benchmark_rows(
+    base: Benchmark, head: Benchmark, base_side: Side, head_side: Side, policy: Policy, *, counts: bool, times: bool
+) -> list[Row]:
+    rows = _rows_of(base, head, base_side, head_side, policy, counts=counts, times=times)
+    if base.data_origin == head.data_origin:
+        return rows
+    measured: Literal["base", "head"] = "base" if base.data_origin == "measured" else "head"
+    return [replace(row, measured_side=measured) for row in rows]
+
+
+def _rows_of(
     base: Benchmark, head: Benchmark, base_side: Side, head_side: Side, policy: Policy, *, counts: bool, times: bool
 ) -> list[Row]:
     name, simulated = base.name, "simulated" in (base.data_origin, head.data_origin)

@@ -74,6 +74,7 @@ def _row(row: Row) -> dict[str, object]:
         },
         "launches_needed": row.launches_needed, "details": list(row.details), "owner": row.owner or None,
         "until": None if row.until is None else row.until.isoformat(), "simulated": row.simulated,
+        "measured_side": row.measured_side,
     }  # fmt: skip
 
 

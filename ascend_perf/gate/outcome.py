@@ -58,6 +58,9 @@ class Row:
     until: date | None = None
     """Of the entry of the allow-list."""
     simulated: bool = False
+    """One side at least is simulated."""
+    measured_side: Literal["base", "head"] | None = None
+    """The side of a simulated row that was measured nevertheless."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,10 +59,13 @@ def markdown(text: object, most: int = MAX_TEXT) -> str:
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", clean(text, most))
 
 
-def figure(row: Row, value: float | int | None, lang: Lang = "en") -> str:
-    """A figure with its unit; simulated ones say so."""
-    text = format_quantity(value, row.unit) if value is not None else "—"
-    return f"{text} ({say(SIMULATED, lang)})" if row.simulated and value is not None else text
+def figure(row: Row, side: Literal["base", "head"], lang: Lang = "en") -> str:
+    """The figure of a side with its unit; a simulated one says so."""
+    value = row.base if side == "base" else row.head
+    if value is None:
+        return "—"
+    text = format_quantity(value, row.unit)
+    return f"{text} ({say(SIMULATED, lang)})" if row.simulated and side != row.measured_side else text
 
 
 def change(row: Row) -> str:
@@ -96,7 +99,7 @@ def message(row: Row, lang: Lang) -> str:
     """The row in a sentence: figures, change, reason."""
     parts = []
     if row.base is not None and row.head is not None and row.base != row.head:
-        parts.append(f"{figure(row, row.base, lang)} -> {figure(row, row.head, lang)}"
+        parts.append(f"{figure(row, 'base', lang)} -> {figure(row, 'head', lang)}"
                      + (f" ({change(row)})" if row.change_ratio else ""))  # fmt: skip
     parts.append(say(row.reason, lang))
     return "; ".join(parts)
