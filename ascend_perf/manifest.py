@@ -29,7 +29,7 @@ manifest.json, schema_version 1 (keys that we do not know are ignored on reading
 | environment | variables of the allow-list that were set; folders and addresses are masked |
 | timings_ns | phase ("warmup", "measured", "profiled": under the profiler) -> each step, as on its slowest rank |
 | metrics | [{"name", "value", "unit", "better"}]; throughput comes from "measured" alone |
-| files | part ("trace", "telemetry", "series", "results", "checkpoint", "record") -> paths relative to the run directory |
+| files | part ("trace", "telemetry", "series", "results", "checkpoint", "record") -> paths in the run directory |
 | notes | what a reader must know: what was not measured and why |
 """
 

@@ -130,7 +130,7 @@ class Process:
             Source(
                 path=place, format=form, rows=rows, size_bytes=size, dropped=dropped, problem=problem,
                 is_held_elsewhere=problem == IN_DATABASE,
-            )  # fmt: skip
+            )
         )
         lost = sum(reason.count for reason in dropped if reason.reason != NO_TABLE)
         if lost > MAX_LOST_RATIO * max(rows, 1):

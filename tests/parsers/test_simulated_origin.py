@@ -122,5 +122,5 @@ def test_the_label_keeps_the_word_but_not_the_host(folder: str, label: str) -> N
 
 def test_a_virtual_device_is_looked_up_by_the_name_of_its_chip() -> None:
     virtual, real = (spec_for(Device(kind="npu", name=name)) for name in ("Ascend910B2 (virtual)", "Ascend910B2"))
-    assert virtual is real is not None
-    assert virtual.id == "ascend-910b2"
+    assert real is not None and virtual is real
+    assert real.id == "ascend-910b2"
