@@ -37,8 +37,8 @@ for step in range(20):
     print(f"step {step} took {20 * launch * draw.lognormvariate(0, 0.02) + float(sys.argv[2]):.3f} ms", flush=True)
 """
 
-# Steps are few: counts do not scatter, and the sleep is long against what a busy machine adds. One thread, so that they
-# share the cores of the machine with others in the same way.
+# Steps are few: counts do not scatter. The four sleeps of a step are 40 times a step of a machine at rest: one that is
+# ten times as slow because others use it hides nothing. One thread, so that they share the cores in the same way.
 SUITE = """
 name: planted
 device: cpu
@@ -56,14 +56,17 @@ benchmarks:
           measured_steps: 1, warmup_steps: 1, profiled_steps: 3}
     variants: {old: {}, again: {}, planted: {env: {PYTHONPATH: "%(unfused)s"}}}
   - workload: bert-clue
-    runs: 5
+    runs: 3
     set: {batch: 8, samples: 64, held_out_samples: 8, measured_steps: 3, warmup_steps: 1, profiled_steps: 1}
     variants: {old: {}, again: {}, planted: {env: {PYTHONPATH: "%(sleep)s"}}}
 """
 
-# Counts exactly, and of times a step that takes five times as long: what a launch beside other work does not do.
+# Counts exactly, and of times a step that takes five times as long: what a launch beside other work does not do. Three
+# launches of each side are enough for a decision of this confidence (C(6, 3) = 20 orders, 10 % in a tail), and each is
+# an interpreter with torch. What the gate promises at 99 %, test_monte_carlo.py and `make eval-gate` show.
 POLICY = """
 schema_version: 1
+confidence: 0.8
 metrics:
   - {match: step_time_median, benchmark: "bert-clue/*", fail: 4.0, tolerance: 0.5}
   - {match: "*", fail: null}
@@ -122,7 +125,7 @@ def plant(bert_clue):
     import time
     copy = bert_clue._on
     def slower(values, place):
-        time.sleep(0.3)
+        time.sleep(0.6)
         return copy(values, place)
     bert_clue._on = slower
 """
@@ -139,7 +142,9 @@ def timed(folder: Path, seed: int, data_ms: float) -> Path:
         "steps": {"regex": "took ([0-9.]+) ms", "unit": "ms"},
         "variants": {"old": None, "new": {"command": [*words, str(data_ms)]}},
     }  # fmt: skip
-    run_suite(json.dumps({"name": "timed", "benchmarks": [entry]}), "suite.yaml", folder, folder / "out")
+    suite = json.dumps({"name": "timed", "benchmarks": [entry]})
+    # No torch is asked which devices there are: the program needs none.
+    run_suite(suite, "suite.yaml", folder, folder / "out", machine=lambda device: {"kind": "cpu", "cpu": "of the test"})
     return folder / "out"
 
 
@@ -185,7 +190,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "suite.yaml").write_text(SUITE % paths, "utf-8")
     (folder / "gate.yaml").write_text(POLICY, "utf-8")
     done = CliRunner().invoke(cli, ["bench", str(folder / "suite.yaml"), "-o", str(folder / "out")])
-    assert done.exit_code == 0 and "21 of 21 runs complete" in done.output, done.output
+    assert done.exit_code == 0 and "15 of 15 runs complete" in done.output, done.output
     return folder
 
 
@@ -228,13 +233,13 @@ def test_a_planted_slowdown_of_each_workload_fails_with_its_node(command: Comman
         assert rows[2] == f"| {nodes[0]['name']}", rows
     # The fused operator is gone, not slower.
     fused = json.loads((measured / "lora-finetune" / "gate.json").read_text("utf-8"))["explanations"][0]["nodes"]
-    assert any("softmax" in node["name"].lower() and not node["base_count"] for node in fused)
+    assert any(PARTS_OF_ATTENTION.search(node["name"]) and not node["base_count"] for node in fused)
 
 
 @pytest.mark.slow
 @pytest.mark.torch
 def test_the_same_code_passes_ten_times_of_ten(command: Command, measured: Path) -> None:
-    """Launches of `old` and `again` are of one code: each time five of the ten are the base, five the head."""
+    """Launches of `old` and `again` are of one code: each time half of them are the base, half the head."""
     results = read_results(measured / "out")
     known = {one.name: one for one in results.benchmarks}
     assert not [note for one in results.benchmarks for note in one.notes if note.startswith(VARIES)]
