@@ -31,6 +31,8 @@ ALLOWED: Final = frozenset({
 ALLOWED_PREFIXES: Final = ("HCCL_", "NCCL_", "VLLM_")
 DENIED: Final = frozenset({"HCCL_IF_IP", "HCCL_WHITELIST_FILE", "NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_API_KEY"})
 """They hold addresses, host names, secrets or paths and tell nothing about speed."""
+VIRTUAL_NPU: Final = "ASCEND_PERF_VIRTUAL_NPU"
+"""Set in a process that runs on a virtual NPU."""
 _SECRET: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)(?:_|$)")
 
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^/\s:;,]+/)*(?=[^/\s:;,]*)")
@@ -55,16 +57,18 @@ def backend_versions() -> dict[str, str]:
 
     found: dict[str, object] = {name: getattr(torch.version, name, None) for name in ("cuda", "hip", "cann")}
     found["cudnn"] = torch.backends.cudnn.version() if torch.cuda.is_available() else None
-    return {name: str(version) for name, version in found.items() if version}
+    return {name: str(version) for name, version in found.items() if version and version != "not known"}
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables of the allow-list that are set; folders, addresses, user and host names are masked."""
     variables = os.environ if variables is None else variables
+    # On a virtual NPU it names what stands in for CANN, which tells a reader nothing.
+    left_out = DENIED | {"ASCEND_HOME_PATH"} if VIRTUAL_NPU in variables else DENIED
     allowed = (name for name in variables if name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
     return {
         name: masked(variables[name])
-        for name in sorted(allowed) if name not in DENIED and not _SECRET.search(name)
+        for name in sorted(allowed) if name not in left_out and not _SECRET.search(name)
     }  # fmt: skip
 
 

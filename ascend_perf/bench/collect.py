@@ -345,7 +345,8 @@ class _Attempt:
         self._processes = collected.processes_of(self._told)
         if self._virtual is not None:
             self._export(self._virtual)
-        self._parse_npu()
+        else:
+            self._parse_npu()
         self._notes += collected.notes_of(self._processes)
         if not any(self._trace.iterdir()) and not self._problem:
             has_python = (self._told / in_process.SEEN_FILE).exists()
@@ -529,6 +530,7 @@ class _Attempt:
                      *masked_command(request.command)),
             versions={
                 **versions(), **({"cann": self._here.cann_version} if self._here.cann_version else {}),
+                **({} if self._virtual is None else self._virtual.versions),
             },
             environment=environment(self._environment),
             metrics=(

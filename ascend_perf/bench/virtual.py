@@ -24,6 +24,7 @@ from ascend_perf.collectors import one_rank, step_marks
 from ascend_perf.collectors import virtual_npu as virtual_npu
 from ascend_perf.collectors.collect_plan import Here
 from ascend_perf.collectors.devices import SeenDevice
+from ascend_perf.collectors.environment import masked
 from ascend_perf.collectors.virtual_npu.cost import cost_lines
 from ascend_perf.errors import AscendPerfError, InputError, UsageError
 from ascend_perf.model.finding import Words
@@ -162,11 +163,17 @@ class VirtualDevices:
                 shutil.rmtree(folder)
             return (NO_PROFILE,)
         variables = {name: value for name, value in os.environ.items() if name != one_rank.VARIABLE} | self._variables
+        problems: list[AscendPerfError] = []
         try:
-            export(records, traces, variables, python=self.prepared.python, soc=self.settings.soc)
+            export(
+                records, traces, variables, python=self.prepared.python, soc=self.settings.soc,
+                on_problem=problems.append,
+            )  # fmt: skip
         except AscendPerfError as error:
-            return (f"no profile: {error.what}" + (f" (hint: {error.hint})" if error.hint else ""),)
-        return ()
+            problems.append(error)
+        return tuple(
+            masked(f"no profile: {error.what}" + (f" (hint: {error.hint})" if error.hint else "")) for error in problems
+        )
 
     def clean(self) -> None:
         """Take paths of this machine out of the folder of the record: run directories are handed on."""

@@ -19,7 +19,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -76,6 +76,7 @@ def export(
     *,
     python: Path | str = sys.executable,
     soc: str | None = None,
+    on_problem: Callable[[InputError], None] | None = None,
 ) -> list[Exported]:
     """Make profiles of what torch_npu's profiler left in `traces` while the records were made.
 
@@ -85,12 +86,14 @@ def export(
         variables: environment of the children (`environment.variables`), so that torch_npu can be imported.
         python: interpreter with the torch that the children used.
         soc: chip whose cores and clock the counters take; that of the records when None.
+        on_problem: told of a folder that cannot be exported, whose host's part is marked as simulated then, and the
+            others are exported; None: such a folder is an error.
 
     Returns:
-        One entry per folder, in the order of rank and time.
+        One entry per folder that was exported, in the order of rank and time.
 
     Raises:
-        InputError: there is nothing to export, or a record does not fit.
+        InputError: there is nothing to export, a record does not fit, or nothing was launched while it was recorded.
         MachineError: the analysis of torch_npu did not come to its end, or a file cannot be written.
     """
     folders = _unanalysed(traces)
@@ -99,8 +102,18 @@ def export(
             f"{traces} holds no profile of torch_npu (*_ascend_pt with FRAMEWORK)",
             hint="profile with torch_npu.profiler and tensorboard_trace_handler(folder, analyse_flag=False)",
         )
-    captures = [(folder, *_capture_for(folder, records)) for folder in folders]
+    captures = []
+    for folder in folders:
+        try:
+            captures.append((folder, *_capture_for(folder, records)))
+        except InputError as error:
+            if on_problem is None:
+                raise
+            _mark_raw(folder)
+            on_problem(error)
     marked: list[Exported] = []
+    if not captures:
+        return marked
     try:
         with _stand_in() as (staging, search_path):
             for folder, capture, level in captures:
@@ -112,6 +125,7 @@ def export(
             _analyse([one.folder for one in marked], variables, search_path, Path(python))
         for one in marked:
             _check(one.folder)
+            _clean_logs(one.folder)
     except (OSError, sqlite3.Error) as error:
         _forget(marked)
         told = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -127,6 +141,7 @@ def export(
 def _forget(marked: Sequence[Exported]) -> None:
     """Remove what was made of profiles that failed: they hold the host's part alone, and can be exported again."""
     for one in marked:
+        _clean_logs(one.folder)
         for place in one.folder.glob(f"PROF_*_{MARK}*"):
             shutil.rmtree(place, ignore_errors=True)
 
@@ -197,7 +212,13 @@ def _capture_for(folder: Path, records: Sequence[Record]) -> tuple[Capture, Leve
     for record in records:
         for place, begin, end in captures_of(record):
             if Path(place).name == name:
-                return capture_of(record, begin, end), _level_of(folder)
+                level, capture = _level_of(folder), capture_of(record, begin, end)
+                if not len(capture.launches["def"]) and not len(capture.collective_launches["def"]):
+                    raise InputError(
+                        f"{folder.name}: nothing was launched on the device while it was recorded",
+                        hint="did the program end, or fail, when recording began? record earlier steps",
+                    )
+                return capture, level
     raise InputError(
         f"{folder.name}: no record of a virtual NPU has this profile",
         hint="give the folder of the records of the same run",
@@ -242,6 +263,30 @@ def _mark(folder: Path, capture: Capture) -> Path:
     for path in (_info_file(folder), metadata):
         document = _json(path) if path.exists() else {}
         _replace(path, json.dumps({**document, **facts}, indent=4, ensure_ascii=False))
+    return _renamed(folder)
+
+
+def _mark_raw(folder: Path) -> None:
+    """Say of a profile that is not exported that it is simulated, as far as its files can be read."""
+    for path in (*folder.glob("profiler_info*.json"), folder / "profiler_metadata.json"):
+        try:
+            document = _json(path) if path.exists() else {}
+        except InputError:
+            continue
+        _replace(path, json.dumps({**document, "data_origin": "simulated"}, indent=4, ensure_ascii=False))
+    _clean_logs(_renamed(folder))
+
+
+def _clean_logs(folder: Path) -> None:
+    """Take the path of the folder out of the logs of the analysis: profiles are handed on."""
+    here = f"{folder.resolve().parent}{os.sep}".encode()
+    for path in (folder / "logs").glob("*.log"):
+        content = path.read_bytes()
+        if here in content:
+            path.write_bytes(content.replace(here, b""))
+
+
+def _renamed(folder: Path) -> Path:
     if folder.name.startswith(MARK):
         return folder
     target = folder.with_name(f"{MARK}_{folder.name}")
@@ -404,7 +449,13 @@ def _analyse(folders: Sequence[Path], variables: Mapping[str, str], search_path:
     problems = [line for line in done.stdout.splitlines() if "[ERROR]" in line]
     if done.returncode or problems:
         told = problems or done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise MachineError(f"the analysis of torch_npu failed: {told[0].strip()[:300]}")
+        raise MachineError(f"the analysis of torch_npu failed: {_said(told[0])}")
+
+
+def _said(line: str) -> str:
+    """A line of the analysis without its head, and without the path of its logs."""
+    line = re.sub(r"^[^\w\[]*(?:\[[^\]]*\] ?)*(?:\w+\.py: )?", "", line.strip())
+    return re.sub(r"\s*For details, please check the logs at:.*", "", line)[:300]
 
 
 def _check(folder: Path) -> None:

@@ -81,3 +81,9 @@ def test_versions_hold_what_is_installed_and_nothing_else() -> None:
     assert seen["python"] == platform.python_version()
     assert "torch_npu" not in seen or seen["torch_npu"]
     assert platform.node() not in seen.values()
+
+
+def test_what_stands_in_for_cann_is_no_fact_of_a_run() -> None:
+    variables = {"ASCEND_HOME_PATH": "/cache/5ac1", "TASK_QUEUE_ENABLE": "2"}
+    assert environment.environment(variables) == {"ASCEND_HOME_PATH": "5ac1", "TASK_QUEUE_ENABLE": "2"}
+    assert environment.environment({**variables, "ASCEND_PERF_VIRTUAL_NPU": "/x/config"}) == {"TASK_QUEUE_ENABLE": "2"}

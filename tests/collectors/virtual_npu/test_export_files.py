@@ -442,6 +442,48 @@ def test_a_profiler_that_did_not_end(record: Record, tmp_path: Path) -> None:
         export([record], tmp_path / "traces", {}, python=fake_python(tmp_path))
 
 
+def test_what_cannot_be_exported_is_marked_and_the_others_are_exported(tmp_path: Path) -> None:
+    """A job of which one rank came to its end, one failed when recording began and one was killed."""
+    records, traces = [], tmp_path / "traces"
+    for rank in range(3):
+        folder = tmp_path / f"record{rank}"
+        folder.mkdir()
+        job = small_job(rank=rank)
+        if rank == 1:
+            job.lines = [line for line in job.lines if line[0] not in "KC"]
+        records.append(read_record(job.write(folder)))
+        place = traces / f"host_{PID + rank}_20260101000000000_ascend_pt"
+        (place / "FRAMEWORK").mkdir(parents=True)
+        (place / "logs").mkdir()
+        (place / "logs" / "profiler.log").write_text(f"written to {place.resolve()}/logs")
+        if rank < 2:
+            write_info(place, "G4", rank=rank)
+    problems: list[InputError] = []
+    (found,) = export(records, traces, {}, python=fake_python(tmp_path), on_problem=problems.append)
+    assert found.rank == 0
+    empty, killed = (one.what for one in problems)
+    assert empty.startswith(f"host_{PID + 1}_") and "nothing was launched on the device" in empty
+    assert killed.startswith(f"host_{PID + 2}_") and "did not come to its end" in killed
+    left = sorted(traces.iterdir())
+    assert [place.name for place in left] == [
+        f"SIMULATED_host_{PID + rank}_20260101000000000_ascend_pt" for rank in range(3)
+    ]
+    for place in left:
+        assert json.loads((place / "profiler_metadata.json").read_text())["data_origin"] == "simulated"
+        assert str(tmp_path) not in (place / "logs" / "profiler.log").read_text()
+    assert [bool(list(place.glob("PROF_*"))) for place in left] == [True, False, False]
+    with pytest.raises(InputError, match="nothing was launched"):
+        export(records[1:2], left[1], {}, python=fake_python(tmp_path))
+
+
+def test_a_line_of_the_analysis_says_no_path() -> None:
+    details = "For details, please check the logs at: /home/x/logs"
+    line = f"|[2026-11-30 16:53:11] [ERROR] [25457] profiler.py: Failed to get flow events. {details}"
+    assert exports._said(line) == "Failed to get flow events."
+    assert exports._said("[2026] [ERROR] [1] profiler.py: Failed to export") == "Failed to export"
+    assert exports._said("exit code 3") == "exit code 3"
+
+
 def test_a_chip_that_is_not_in_the_table() -> None:
     assert chip_of("Ascend910B4").cube_cores == 20
     with pytest.raises(InputError, match="not in the device table"):
