@@ -34,7 +34,10 @@ def checked_hostfile(
     """
     if hostfile is None or not hostfile.is_file():
         return
-    lines = [line.partition("#")[0].strip() for line in hostfile.read_text("utf-8", "replace").splitlines()[:MAX_HOSTS]]
+    text = hostfile.read_text("utf-8", "replace")
+    if "\0" in text or "\ufffd" in text:
+        raise UsageError("the host file is no text", hint="one line for each node")
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()[:MAX_HOSTS]]
     hosts = [line for line in lines if line]
     own, other = (_OF_MPICH, _OF_OPENMPI) if mpi == "mpich" else (_OF_OPENMPI, _OF_MPICH)
     name, right = ("MPICH", f"10.0.0.1:{per_node}") if mpi == "mpich" else ("Open MPI", f"10.0.0.1 slots={per_node}")

@@ -30,6 +30,9 @@ REDUCTIONS: Final = ("sum", "prod", "max", "min")
 PER_NODE: Final = {"A2": 8, "A3": 16}
 """Most NPUs of a node that `-p` takes, by generation."""
 MAX_ROWS: Final = 10_000
+MAX_BYTES: Final = (1 << 63) - 1
+MAX_CALLS: Final = (1 << 31) - 1
+"""What the tool's own numbers hold: it does not say when one is larger. Status: assumed."""
 MAX_DEVICE_TIMED: Final = 100
 """Most iterations, and warm-up ones, that the device can time (`-t 1`). Source: reference, section 4.1."""
 
@@ -106,6 +109,8 @@ def checked(sweep: Sweep, generation: str | None = None) -> Sweep:
         refuse(f"no test {sweep.test!r}", f"tests: {', '.join(BUS)}")
     if not 0 < sweep.least_bytes <= sweep.most_bytes:
         refuse("the least size must be above 0 and not above the most", "example: --min 8K --max 1G")
+    if sweep.most_bytes > MAX_BYTES:
+        refuse(f"the most is larger than {MAX_BYTES} bytes", "example: --min 8K --max 1G")
     if sweep.factor == 0 and sweep.step_bytes <= 0:
         refuse("a step of 0 repeats the first size for ever", "use --factor 2, or --step 64M")
     if sweep.factor == 1 or sweep.factor < 0:
@@ -114,6 +119,8 @@ def checked(sweep: Sweep, generation: str | None = None) -> Sweep:
         refuse(f"more than {MAX_ROWS} sizes", "use a larger --step, or --factor")
     if sweep.iterations < 1 or sweep.warmup < 0:
         refuse("iterations must be at least 1, warm-up at least 0", "example: --iterations 20 --warmup 10")
+    if max(sweep.iterations, sweep.warmup) > MAX_CALLS:
+        refuse(f"iterations and warm-up are at most {MAX_CALLS}", "example: --iterations 20 --warmup 10")
     if sweep.dtype not in DTYPES:
         meant = "bfp16" if sweep.dtype in ("bf16", "bfloat16") else None
         refuse(f"no type {sweep.dtype!r}", f"hccl_test spells it {meant}" if meant else f"types: {', '.join(DTYPES)}")

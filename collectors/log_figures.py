@@ -36,6 +36,8 @@ from ascend_perf.units import Better, Unit
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_EXPRESSIONS: Final = 100
+MAX_RANK: Final = 1 << 24
+"""Ranks of a job. Status: assumed."""
 SKIPPED: Final = 5
 """First logged iterations that means leave out: they compile. Status: assumed."""
 UNITS: Final[Mapping[str, tuple[Unit, Better]]] = {
@@ -69,6 +71,10 @@ class Figures:
     lines: int
     """Lines of the log that gave a figure; rows where one of our readers read it."""
     reader: str
+    name: str = ""
+    """The file that was read, of a folder that holds several."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Lines, or values, that could not be used, by reason."""
 
 
 def expressions_of(path: Path) -> Expressions:
@@ -85,7 +91,7 @@ def expressions_of(path: Path) -> Expressions:
         made = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, a date that is none
         raise InputError(f"{path.name} is no YAML: {str(error).splitlines()[0]}") from error
     return checked_expressions(made, path.name)
 
@@ -107,8 +113,8 @@ def checked_expressions(made: object, label: str) -> Expressions:
     for text in made["lines"]:
         try:
             pattern = re.compile(str(text))
-        except re.error as error:
-            raise InputError(f"{label}: {text!r} is no regular expression: {error}") from error
+        except (re.error, OverflowError, RecursionError) as error:
+            raise InputError(f"{label}: {str(text)[:80]!r} is no regular expression: {error}") from error
         if not pattern.groupindex:
             raise InputError(f"{label}: {text!r} names no group", hint=r"write (?P<loss>\S+)")
         patterns.append(pattern)
@@ -121,8 +127,8 @@ def checked_expressions(made: object, label: str) -> Expressions:
     if bad := [name for name, value in numbers.items() if value is None or not math.isfinite(value)]:
         raise InputError(f"{label}: the factor of {bad[0]!r} is no number")
     rank = made.get("rank")
-    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
-        raise InputError(f"{label}: `rank` must be a whole number from 0 on")
+    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < MAX_RANK):
+        raise InputError(f"{label}: `rank` must be a whole number from 0 to {MAX_RANK - 1}")
     return Expressions(
         lines=tuple(patterns), names={name: str(value) for name, value in names.items()},
         factors={name: value for name, value in numbers.items() if value is not None}, rank=rank,
@@ -176,7 +182,7 @@ def read(path: Path, expressions: Expressions | None) -> Figures:
     if not rows.rows and not own:
         looked = f"{hits} lines match, none has a number" if hits else "no line matches an expression"
         raise InputError(f"{path.name}: {looked}", hint="try one line at a time in Python's re.search")
-    return Figures(table=rows.table(), own=own, lines=hits, reader="expressions")
+    return Figures(table=rows.table(), own=own, lines=hits, reader="expressions", dropped=rows.dropped)
 
 
 def _is_step(name: str) -> bool:
@@ -196,7 +202,11 @@ def _by_readers(path: Path) -> Figures:
         for trace in known[unit.parser].parse(unit):
             if trace.has(TRAINING_SERIES):
                 table = trace[TRAINING_SERIES]
-                return Figures(table=table, own={}, lines=len(table), reader=unit.parser)
+                return Figures(
+                    table=table, own={}, lines=len(table), reader=unit.parser,
+                    name=unit.label if path.is_dir() else "",
+                    dropped={one.reason: one.count for source in trace.meta.sources for one in source.dropped},
+                )  # fmt: skip
     raise InputError(
         f"{path.name} is no log of training that we know", hint="name its lines with --config, see docs/logs.md"
     )

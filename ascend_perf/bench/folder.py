@@ -27,7 +27,10 @@ class RunFolder:
         Raises:
             UsageError: it is taken: not ours to replace, or `force` is not given.
         """
-        folder = folder.resolve() if folder.is_symlink() else folder
+        try:
+            folder = folder.resolve() if folder.is_symlink() else folder
+        except RuntimeError:  # before Python 3.13; later ones fail where it is made
+            raise UsageError(f"{folder} is a link to itself", hint="choose another -o") from None
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not force:
                 raise UsageError(f"{folder} exists", hint="choose another -o, or replace it with --force")

@@ -7,20 +7,30 @@ A command module `cli/<name>.py` defines `command` (a click command) and a one-l
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import os
 import re
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from ascend_perf import __version__
-from ascend_perf.errors import AscendPerfError, not_obeyed
+from ascend_perf.errors import AscendPerfError, InputError, not_obeyed
 from ascend_perf.garbage import collect_rarely
 
 EXIT_BUG = 70
+_SYSTEM_SAYS_NO = {
+    errno.ENAMETOOLONG: "give another path", errno.ELOOP: "give another path",
+    errno.ENOSPC: "free disk space, or write to another disk",
+    errno.EDQUOT: "free disk space, or write to another disk",
+    errno.EROFS: "choose another folder", errno.EACCES: "choose another folder, or change its permissions",
+    errno.EPERM: "choose another folder, or change its permissions",
+}  # fmt: skip
+"""What a user can do about a failure of the system that no command has named."""
 ISSUES = "https://github.com/ascend-perf/ascend-perf/issues"
 
 
@@ -80,6 +90,14 @@ def _in_words(error: AscendPerfError) -> str:
     return spoken(error.what, "zh") + (f"\n  提示：{spoken(error.hint, 'zh')}" if error.hint else "")
 
 
+def _end(error: AscendPerfError) -> NoReturn:
+    """Say what a user can cure, and end with its code."""
+    # Messages quote names of files: no escapes for the terminal, and no "::error::" that a CI server obeys.
+    plain = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", f"ascend-perf: {_in_words(error)}")
+    click.echo(not_obeyed(plain), err=True)
+    sys.exit(error.exit_code)
+
+
 def main() -> None:
     """Entry point; turns errors that a user can cure into one message and an exit code."""
     collect_rarely()
@@ -95,11 +113,11 @@ def main() -> None:
         click.echo("ascend-perf: stopped", err=True)
         sys.exit(130)
     except AscendPerfError as error:
-        # Messages quote names of files: no escapes for the terminal, and no "::error::" that a CI server obeys.
-        plain = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", f"ascend-perf: {_in_words(error)}")
-        click.echo(not_obeyed(plain), err=True)
-        sys.exit(error.exit_code)
-    except Exception:
+        _end(error)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _SYSTEM_SAYS_NO:
+            name = Path(os.fsdecode(error.filename)).name[:80] if isinstance(error.filename, (str, bytes)) else "output"
+            _end(InputError(f"cannot use {name}: {os.strerror(error.errno)}", hint=_SYSTEM_SAYS_NO[error.errno]))
         traceback.print_exc()
         click.echo(f"ascend-perf: this is a bug of ours. Please report it with the lines above: {ISSUES}", err=True)
         sys.exit(EXIT_BUG)

@@ -167,7 +167,7 @@ def command(
             from ascend_perf.bench.virtual import facts_with
 
             here = facts_with(here, job)
-        click.echo(plan_words(make_plan(request, here, target.resolve())))
+        click.echo(plan_words(make_plan(request, here, _resolved(target)), lang))
         return
     told: set[str] = set()
 
@@ -220,6 +220,13 @@ def overhead_words(manifest: Manifest, lang: Literal["en", "zh"]) -> list[str]:
     return [f"ascend-perf: {label}: {name}: {said}; {basis}" for name, said, basis in rows]
 
 
+def _resolved(folder: Path) -> Path:
+    try:
+        return folder.resolve()
+    except RuntimeError:  # before Python 3.13
+        raise UsageError(f"{folder} is a link to itself", hint="choose another -o") from None
+
+
 def _report(folder: Path, formats: tuple[str, ...], lang: Literal["en", "zh"]) -> None:
     """Write the report; a failure is said, and is not the command's."""
     from ascend_perf import pipeline
@@ -230,36 +237,57 @@ def _report(folder: Path, formats: tuple[str, ...], lang: Literal["en", "zh"]) -
                 [folder], out=folder / "report", formats=formats, lang=lang, force=True, progress=update
             )
     except AscendPerfError as error:
-        click.echo(f"ascend-perf: no report: {error}", err=True)
+        said = problem_words(error.what, error.hint, lang)
+        click.echo(f"ascend-perf: {'未生成报告：' if lang == 'zh' else 'no report: '}{said}", err=True)
         click.echo(str(folder))
         return
     click.echo(result.summary)
     click.echo(str(result.paths[formats[0]]))
 
 
-def plan_words(plan: Plan) -> str:
+_PLAN: Final = {
+    "en": {
+        "collector": "collector", "why": "{} ({})", "set": "set", "unset": "unset", "first": "first",
+        "alone": "the command without the collector, to compare", "run": "run", "record": "record",
+        "all": "all ranks", "ranks": "ranks {}", "whole": "from start to end", "colon": "{}: {}",
+        "steps": "skip {}, warm up {}, record {} steps", "times": ", {} times with {} between",
+        "step": " (a step: {})", "option": "option", "afterwards": "afterwards", "note": "note",
+    },
+    "zh": {
+        "collector": "采集器", "why": "{}（{}）", "set": "设置变量", "unset": "取消变量", "first": "首先",
+        "alone": "不带采集器运行命令，用于比较", "run": "运行", "record": "采集",
+        "all": "所有 Rank", "ranks": "Rank {}", "whole": "自始至终", "colon": "{}：{}",
+        "steps": "跳过 {} 个 step，预热 {} 个，采集 {} 个", "times": "，共 {} 次，间隔 {} 个",
+        "step": "（step 的划分：{}）", "option": "选项", "afterwards": "之后", "note": "说明",
+    },
+}  # fmt: skip
+
+
+def plan_words(plan: Plan, lang: Literal["en", "zh"] = "en") -> str:
     """A plan as lines: the collector, variables, command lines, what follows."""
-    rows = [("collector", plan.collector + (f" ({plan.why})" if plan.why else ""))]
-    rows += [("set", f"{name}={shlex.quote(value)}") for name, value in plan.set_variables.items()]
-    rows += [("unset", name) for name in plan.unset_variables]
+    words = _PLAN[lang]
+    why = words["why"].format(plan.collector, _said(plan.why, lang)) if plan.why else plan.collector
+    rows = [(words["collector"], why)]
+    rows += [(words["set"], f"{name}={shlex.quote(value)}") for name, value in plan.set_variables.items()]
+    rows += [(words["unset"], name) for name in plan.unset_variables]
     if plan.measures_overhead:
-        rows.append(("first", "the command without the collector, to compare"))
-    rows.append(("run", shlex.join(plan.words)))
+        rows.append((words["first"], words["alone"]))
+    rows.append((words["run"], shlex.join(plan.words)))
     if plan.script is not None:
         rows += [("run.sh" if number == 0 else "", line) for number, line in enumerate(plan.script.splitlines())]
     if plan.settings is not None:
         settings = plan.settings
-        ranks = "all ranks" if settings.ranks is None else f"ranks {','.join(map(str, settings.ranks))}"
-        schedule = (
-            "from start to end" if settings.step_of == "process" else
-            f"skip {settings.skip}, warm up {settings.warmup}, record {settings.active} steps"
-            + (f", {settings.repeat} times with {settings.wait} between" if settings.repeat != 1 else "")
-            + f" (a step: {settings.step_of})"
-        )  # fmt: skip
-        rows.append(("record", f"{ranks}: {schedule}"))
-        rows += [("option", f"{name}={value}") for name, value in plan.options.items()]
-    rows += [("afterwards", shlex.join(words)) for words in plan.after]
-    rows += [("note", note) for note in plan.notes]
+        ranks = words["all"] if settings.ranks is None else words["ranks"].format(",".join(map(str, settings.ranks)))
+        schedule = words["whole"]
+        if settings.step_of != "process":
+            schedule = words["steps"].format(settings.skip, settings.warmup, settings.active)
+            if settings.repeat != 1:
+                schedule += words["times"].format(settings.repeat, settings.wait)
+            schedule += words["step"].format(settings.step_of)
+        rows.append((words["record"], words["colon"].format(ranks, schedule)))
+        rows += [(words["option"], f"{name}={value}") for name, value in plan.options.items()]
+    rows += [(words["afterwards"], shlex.join(one)) for one in plan.after]
+    rows += [(words["note"], _said(note, lang)) for note in plan.notes]
     return _show.columns(rows)
 
 

@@ -19,6 +19,7 @@ from ascend_perf.units import format_quantity, format_ratio
 if TYPE_CHECKING:
     from ascend_perf.collectors.hccl_test import Prepared, Sweep, Verdict
 
+MAX_SECONDS: Final = 7 * 86400
 _WORDS: Final = {
     "en": {
         "columns": "size,time,algorithm bandwidth,bus bandwidth,of the link's peak,check",
@@ -60,7 +61,7 @@ _WORDS: Final = {
 @click.option("--device-time", is_flag=True, help="Time of the device alone, without launches; 100 iterations at most.")
 @click.option("--soc", help="Chip whose links are compared, such as Ascend910B2.  [default: as npu-smi says]")
 @click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Variable of the run; may be repeated.")
-@click.option("--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds.")
+@click.option("--timeout", default=1800, show_default=True, type=click.IntRange(1, MAX_SECONDS), help="Seconds.")
 @click.option("--dry-run", is_flag=True, help="Show the command and its checks, run nothing.")
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False),
@@ -127,7 +128,10 @@ def command(
         click.echo(_dry(made, given))
         return 0
     folder = folder or Path("runs") / f"hccl-test-{sweep.test}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}", hint="choose another -o") from error
     output = folder / f"{sweep.test}_test.txt"
     with _show.working(f"{sweep.test}_test") as update:
         code = hccl_test.run(made, output, timeout_s=timeout, on_line=update)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ascend_perf.cli import _show
+from ascend_perf.errors import UsageError
 from ascend_perf.units import format_quantity
 
 
@@ -43,13 +44,23 @@ def command(log: Path, config: Path | None, skip: int, output: Path | None, form
     figures = log_figures.read(log, expressions)
     metrics = log_figures.metrics_of(figures, skip=skip)
     if output is not None:
-        log_figures.write_jsonl(output, figures)
+        try:
+            log_figures.write_jsonl(output, figures)
+        except OSError as error:
+            raise UsageError(f"{output} cannot be written: {error.strerror}", hint="choose another -o") from error
     if form == "json":
         rows = [{"name": one.name, "value": one.value, "unit": one.unit, "better": one.better} for one in metrics]
-        body = {"schema_version": 1, "reader": figures.reader, "rows": len(figures.table), "metrics": rows}
-        click.echo(json.dumps(body, indent=1))
+        body = {"schema_version": 1, "reader": figures.reader, "file": figures.name or log.name,
+                "rows": len(figures.table), "dropped": dict(figures.dropped), "metrics": rows}  # fmt: skip
+        click.echo(json.dumps(body, indent=1, ensure_ascii=False))
         return
-    said = "{} 行数据（{}）" if lang == "zh" else "{} rows ({})"
-    click.echo(said.format(len(figures.table), figures.reader))
+    from ascend_perf.reports.phrases import spoken
+
+    is_chinese = lang == "zh"
+    source = ("，" if is_chinese else ", ").join(filter(None, (figures.reader, figures.name)))
+    click.echo(("{} 行数据（{}）" if is_chinese else "{} rows ({})").format(len(figures.table), source))
+    for reason, count in figures.dropped.items():
+        what = spoken(reason, "zh" if is_chinese else "en")
+        click.echo(f"  未使用：{count} x {what}" if is_chinese else f"  not used: {count} x {what}")
     if metrics:
         click.echo(_show.columns([(one.name, format_quantity(one.value, one.unit)) for one in metrics], "  "))

@@ -23,9 +23,10 @@ from ascend_perf.bench import collect as bench
 from ascend_perf.bench import command, watch
 from ascend_perf.bench._collect_words import name_of
 from ascend_perf.bench.collect import Collected, collect
+from ascend_perf.bench.folder import RunFolder
 from ascend_perf.collectors import _msprof_options, msprof
 from ascend_perf.collectors.collect_plan import CollectRequest, Here, make_plan
-from ascend_perf.errors import MachineError, UsageError
+from ascend_perf.errors import InputError, MachineError, UsageError
 from ascend_perf.manifest import read_manifest
 from tests.collectors import _ascend_tree, _fake_msprof
 from tests.collectors._npu_smi_texts import A2
@@ -240,6 +241,23 @@ def test_msprof_is_given_no_link_in_the_path_of_its_output(run: Run, tmp_path: P
     assert run().folder == tmp_path / "disk"  # replaced: still behind the link
 
 
+def test_no_link_stands_in_the_path_above_the_run_directory(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "way").symlink_to(tmp_path / "disk", target_is_directory=True)
+    monkeypatch.setattr(bench, "RunFolder", lambda folder, force: RunFolder(tmp_path / "way" / "run", force))
+
+    run()
+
+    assert calls(tmp_path)[0]["words"][0] == f"--output={tmp_path}/disk/run/trace"
+
+
+def test_a_folder_that_links_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "run")
+
+    with pytest.raises((UsageError, InputError), match=r"link to itself|cannot be made"):
+        RunFolder(tmp_path / "run", force=False).__enter__()
+
+
 def test_what_the_memory_held_before_the_start_stands_in_the_manifest(run: Run, tmp_path: Path) -> None:
     _ascend_tree.npu_smi(tmp_path / "bin", _ascend_tree.Install(chips=A2[:1]))
     found = {metric.name: metric.value for metric in run().manifest.metrics}
@@ -273,6 +291,7 @@ def test_masks_of_permissions_are_msprofs_own_and_the_program_has_its_own(run: R
     finally:
         os.umask(before)
     assert int(seen.read_text(), 8) == 0o002
+    assert calls(tmp_path)[0]["mask"] == 0o027  # a wider one is documented as too wide
     assert (tmp_path / "run" / "trace").stat().st_mode & 0o777 in (0o775, 0o755)
 
 

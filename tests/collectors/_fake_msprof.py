@@ -20,8 +20,10 @@ from pathlib import Path
 
 place = Path(os.environ["FAKE_NPU"])
 words = sys.argv[1:]
+mask = os.umask(0)
+os.umask(mask)
 with open(place / "calls.jsonl", "a") as file:
-    file.write(json.dumps({"words": words, "variables": dict(os.environ)}) + "\\n")
+    file.write(json.dumps({"words": words, "variables": dict(os.environ), "mask": mask}) + "\\n")
 
 SWITCHES = """ascendcl runtime-api ai-core aicpu l2 hccl model-execution task-memory msproftx sys-hardware-mem
 sys-cpu-profiling sys-profiling sys-pid-profiling sys-io-profiling sys-interconnection-profiling dvpp-profiling

@@ -72,6 +72,11 @@ while at <= high:
     if fault == "stale" and n == 1:  # a rank that never ends and holds the output open
         import subprocess
         print(f"left {subprocess.Popen([sys.executable, '-SEc', 'import time; time.sleep(600)']).pid}")
+    if fault == "silent" and n == 1:  # a rank that never ends, and whose output is not ours
+        import subprocess
+        none = subprocess.DEVNULL
+        left = subprocess.Popen([sys.executable, "-SEc", "import time; time.sleep(600)"], stdout=none, stderr=none)
+        print(f"left {left.pid}")
     if fault == "root" and n == 1:
         check = "failed"
     print(f"{at:<17d} | {us:<14.2f} | {at / us / 1e3:<20.5f} | {check}", flush=True)
@@ -178,6 +183,9 @@ def test_words_of_sizes() -> None:
         ({"zero_copy": True}, "zero copy is for A3, this is A2", "leave it out"),
         ({"device_time": True, "iterations": 101}, "times 100 calls at most", "--iterations 100"),
         ({"device_time": True, "warmup": 101}, "after 100 of warm-up", "--warmup 10"),
+        ({"most_bytes": 1 << 63}, "larger than 9223372036854775807 bytes", "--max 1G"),
+        ({"iterations": 1 << 31}, "at most 2147483647", "--iterations 20"),
+        ({"warmup": 1 << 31}, "at most 2147483647", "--warmup 10"),
     ],
 )
 def test_a_sweep_that_the_tool_refuses_or_never_ends_is_refused(
@@ -251,6 +259,7 @@ def test_a_test_that_profiles_itself_is_doubted(tmp_path: Path) -> None:
         ("HYDRA", "# nodes\n10.0.0.1 slots=8\n10.0.0.2 slots=8\n", "not one of MPICH", "10.0.0.1:8"),
         ("HYDRA", "10.0.0.1:8\n\n# 10.0.0.2:8\n", "has 1 hosts for 2 nodes", "one line for each node"),
         ("Open MPI 4.1.5", "a slots=8\nb slots=4\n", "has 4 places for 8 NPUs", "slots=8"),
+        ("HYDRA", "a\0\nb\0\n", "is no text", "one line for each node"),
     ],
 )
 def test_a_host_file_of_the_other_mpi_is_refused(tmp_path: Path, mpi: str, text: str, said: str, hint: str) -> None:
@@ -419,6 +428,13 @@ def test_a_rank_that_outlives_mpirun_is_ended_too(tmp_path: Path) -> None:
     assert not is_running(pid)
     assert [problem.en for problem in verdict.problems] == ["it ran into the time limit"]
     assert len(verdict.rows) == 5
+
+
+def test_a_rank_that_stays_behind_a_good_run_is_ended_and_the_run_counts(tmp_path: Path) -> None:
+    verdict, output = measured(tmp_path, SMALL, "silent")
+
+    assert not is_running(int(output.read_text("utf-8").partition("left ")[2].split()[0]))
+    assert verdict.problems == ()
 
 
 def test_without_a_check_rows_count_and_say_so(tmp_path: Path) -> None:

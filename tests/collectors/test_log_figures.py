@@ -147,6 +147,12 @@ def test_a_log_without_steps_counts_its_lines(tmp_path: Path) -> None:
         ("lines: ['(?P<loss>x)']\nfactors: {loss: many}", "the factor of 'loss' is no number"),
         ("lines: ['(?P<loss>x)']\nrank: -1", "`rank` must be a whole number"),
         ("lines: {", "is no YAML"),
+        ("lines: ['(?P<loss>x)']\nrank: 16777216", "`rank` must be a whole number from 0 to 16777215"),
+        ("lines: ['(?P<loss>x)']\nrank: 2020-13-45", "is no YAML: month must be in 1..12"),
+        ("lines: ['(?P<loss>x)']\nrank: " + "9" * 5000, "is no YAML"),
+        ("lines: ['(?P<loss>x)']\nrank: !!int abc", "is no YAML"),
+        ("lines: ['(?P<loss>x{99999999999})']", "is no regular expression: the repetition number is too large"),
+        ("lines: ['" + "(" * 3000 + "(?P<loss>x)" + ")" * 3000 + "']", "is no regular expression"),
     ],
 )
 def test_a_wrong_file_of_expressions_is_told(tmp_path: Path, config: str, said: str) -> None:
