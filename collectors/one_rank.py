@@ -130,16 +130,44 @@ def _tell_groups() -> None:
 
     told._ascend_perf = True  # type: ignore[attr-defined]
     distributed_c10d._new_process_group_helper = told
+    # Methods and not `dist.send`: a batch of transfers asks whether its operations are these very functions.
+    kind = distributed_c10d.ProcessGroup
+    for name in ("send", "recv"):
+        setattr(kind, name, _telling_of_peer(getattr(kind, name), distributed_c10d.get_global_rank))
+
+
+def _telling_of_peer(transfer: Callable[..., Any], global_rank: Callable[[Any, int], int]) -> Callable[..., Any]:
+    """`ProcessGroup.send` or `recv` that says whom it is with: torch_npu makes a communicator without name for both."""
+    if getattr(transfer, "_ascend_perf", False):
+        return transfer
+
+    @functools.wraps(transfer)
+    def told(group: Any, tensors: Any, peer: int, *args: Any, **options: Any) -> Any:
+        library = _library()
+        if library is not None:
+            library.virtual_npu_peer(ctypes.c_int32(global_rank(group, peer)))
+        return transfer(group, tensors, peer, *args, **options)
+
+    told._ascend_perf = True  # type: ignore[attr-defined]
+    return told
 
 
 def _tell_group(name: str, ranks: list[int]) -> None:
     """What torch_npu calls the communicator of a group, and the ranks of the job in it."""
+    library = _library()
+    if library is not None:
+        numbers = (ctypes.c_int32 * len(ranks))(*ranks)
+        library.virtual_npu_group(f"{COMMUNICATOR}{name}".encode(), numbers, ctypes.c_int32(len(ranks)))
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    """The virtual device; None in a process that runs on the CPU."""
     try:
-        tell = ctypes.CDLL(LIBRARY).virtual_npu_group
-    except (OSError, AttributeError):  # no virtual device in this process: it runs on the CPU
-        return
-    tell.argtypes, tell.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32), ctypes.c_int32), None
-    tell(f"{COMMUNICATOR}{name}".encode(), (ctypes.c_int32 * len(ranks))(*ranks), len(ranks))
+        library = ctypes.CDLL(LIBRARY)
+        return library if library.virtual_npu_group and library.virtual_npu_peer else None
+    except (OSError, AttributeError):
+        return None
 
 
 def _backend(backend: str | None) -> str:

@@ -98,7 +98,7 @@ def variables(
         record_folder: must exist; every process of the job writes its record there.
         processes: how many processes of the job really run; "env": as WORLD_SIZE of the child says; None: one stands
             for all ranks.
-        host_launch_ns: modelled clock: host time of a launch; None: what the libraries assume.
+        host_launch_ns: modelled clock: host time of a launch; None: that of the cost model.
         cost_lines: lines of the cost model, without their `cost` field.
         base: environment of the child so far (default: ours); paths are added to what it holds.
     """

@@ -8,6 +8,7 @@ A line is one fact, its fields parted by tabs, the first field its kind; times a
     K C P Y E M                     events, see TABLES
     S id flags device               a stream was created
     G id NAME size rank RANKS       communicator; RANKS of the job as JSON list, or null where nobody could tell
+    U NAME                          operator that the cost model has no class for: it counts as "other"
     X time_ns function code text    an error that a call returned
     R time_ns init|config|start|stop|finalize text        calls of the profiler interface
     N time_ns mark|start|end text thread id domain stream   mstx; text of a start: `<id> <text>`, of an end: the id
@@ -84,10 +85,22 @@ class Record:
     """The process ended before the device was shut down: the end is missing."""
     peak_bytes: int | None
     """Most device memory that was in use at a time; None if truncated."""
+    unclassed: tuple[str, ...] = ()
+    """Operators that the cost model does not know and whose times are those of its class "other"."""
 
     @property
     def rank(self) -> int:
         return int(self.header.get("rank", "0"))
+
+    def launches_without_class(self) -> dict[str, int]:
+        """Launches of each operator of `unclassed`."""
+        numbers, counts = np.unique(self.tables["K"]["def"], return_counts=True)
+        found = dict.fromkeys(self.unclassed, 0)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            name = self.definitions[number][1]
+            if name in found:
+                found[name] += count
+        return found
 
 
 def read_folder(path: Path | str) -> list[Record]:
@@ -155,6 +168,7 @@ def _read(
         profiler=tuple((int(time), what, _text(text)) for time, what, text, *_ in lines("R", 3)),
         marks=tuple((int(time), what, _text(text), int(thread)) for time, what, text, thread, *_ in lines("N", 4)),
         errors=tuple((int(time), name, int(code), _text(text)) for time, name, code, text, *_ in lines("X", 4)),
+        unclassed=tuple(name for name, *_ in lines("U", 1)),
         is_truncated=not last, peak_bytes=int(last[-1][1]) if last else None,
     )  # fmt: skip
 

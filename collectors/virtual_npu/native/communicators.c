@@ -83,11 +83,23 @@ static const int *ranks_by_name(const vn_communicator *comm)
     return group ? group->ranks : NULL;     /* groups are never freed */
 }
 
-static int *known_ranks(const vn_communicator *comm, const int *given)
+/* For point-to-point transfers torch_npu makes communicators of two ranks without a name; whom the next transfer of
+ * this thread is with, the harness tells here. The lower rank is the first. */
+static __thread int next_peer = -1;
+
+__attribute__((visibility("default"))) void virtual_npu_peer(int32_t rank)
+{
+    next_peer = rank;
+}
+
+static int *known_ranks(const vn_communicator *comm, const int *given, bool is_named)
 {
     bool is_all = comm->size == vn_settings()->world_size;
+    int self = vn_settings()->rank, pair[2] = {self < next_peer ? self : next_peer, self < next_peer ? next_peer : self};
     if (!comm->room && !given)
         given = ranks_by_name(comm);
+    if (!comm->room && !given && !is_named && comm->size == 2 && next_peer >= 0 && next_peer != self)
+        given = pair;
     if (!comm->room && !given && !is_all)
         return NULL;
     int *ranks = malloc((size_t)comm->size * sizeof *ranks);
@@ -150,7 +162,7 @@ static int make(const char *function, int size, const char *key, const char *nam
         free(comm);
         return code;
     }
-    comm->ranks = known_ranks(comm, ranks);
+    comm->ranks = known_ranks(comm, ranks, is_named);
     comm->ranks_per_node = ranks_in_node(comm);
     comm->sent = calloc((size_t)size, sizeof *comm->sent);
     comm->received = calloc((size_t)size, sizeof *comm->received);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "cost.h"
 
 typedef struct factor {
     struct factor *next;
@@ -20,14 +21,25 @@ typedef struct factor {
 
 static vn_config settings = {
     .soc = "Ascend910B2", .device_count = 8, .world_size = 1, .ranks_per_node = 8, .processes = 1,
-    .hbm_bytes = 64ll << 30, .cube_cores = 24, .vector_cores = 48, .host_launch_ns = 10000, .launch_latency_ns = 4000,
+    .hbm_bytes = 64ll << 30, .cube_cores = 24, .vector_cores = 48, .host_launch_ns = -1, .launch_latency_ns = -1,
     .cann_version = "9.1.0", .l2_bytes = 192ll << 20, .rank_factor = 1, .link_factor = 1,
 };
 static factor *factors;
 static pthread_once_t is_read = PTHREAD_ONCE_INIT;
 
-/* Default cost hook, for a build without cost.c. */
+/* Default cost hooks, for a build without cost.c. */
 __attribute__((weak)) void vn_cost_load_line(char *line) { (void)line; }
+__attribute__((weak)) double vn_cost_value(const char *key) { (void)key; return 0; }
+__attribute__((weak)) const char *vn_cost_problem(void) { return NULL; }
+
+/* What the cost model says, unless the settings or a fault did. Without a model (the library is only imported) the
+ * least with which modelled time goes on where a program polls. */
+static void take_from_cost_model(int64_t *ns, const char *key)
+{
+    double value = vn_cost_value(key);
+    if (*ns < 0)
+        *ns = value > 0 ? (int64_t)(value + 0.5) : 1;
+}
 
 __attribute__((noreturn)) static void stop(const char *path, const char *line, const char *what)
 {
@@ -176,6 +188,10 @@ static void read_settings(void)
         free(line);
         fclose(file);
     }
+    take_from_cost_model(&settings.host_launch_ns, "host_launch_ns");
+    take_from_cost_model(&settings.launch_latency_ns, "launch_latency_ns");
+    if (vn_cost_problem())
+        stop(path, vn_cost_problem(), "line of the cost model that is not understood");
     settings.world_size = from_environment("WORLD_SIZE", settings.world_size);
     if (settings.processes > 1 && settings.processes != settings.world_size) {
         char text[96];

@@ -93,9 +93,25 @@ static void sleep_until_pulse(uint32_t seen)
     syscall(SYS_futex, &shared->pulse, FUTEX_WAIT, seen, &limit, NULL, 0);
 }
 
-static uint64_t take(uint64_t bytes)
+/* Gets the disk under a part of the file: a full one is an error here and not a SIGBUS while writing. False: errno. */
+static bool back(uint64_t offset, uint64_t bytes)
 {
-    return atomic_fetch_add(&shared->next_free, (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+    int code = posix_fallocate(file, (off_t)offset, (off_t)bytes);
+    if (code)
+        errno = code;
+    return !code;
+}
+
+/* Takes a part of the file of which the first `backed` bytes are there to be written. 0: no room, errno says why. */
+static uint64_t take(uint64_t bytes, uint64_t backed)
+{
+    uint64_t size = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    uint64_t offset = atomic_fetch_add(&shared->next_free, size);
+    if (offset + size > FILE_BYTES) {
+        errno = ENOSPC;
+        return 0;
+    }
+    return back(offset, backed) ? offset : 0;
 }
 
 static uint64_t new_channel(int participants)
@@ -104,8 +120,9 @@ static uint64_t new_channel(int participants)
     posts = (posts + 63) / 64 * 64;
     uint64_t payload = posts + (uint64_t)participants * RING * sizeof(post);
     payload = (payload + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    uint64_t bytes = payload + (uint64_t)participants * RING * VN_SMALL_BYTES, offset = take(bytes);
-    if (offset + bytes > FILE_BYTES)
+    /* Payloads get their disk when there is one: most collectives carry more than the ranks exchange here. */
+    uint64_t offset = take(payload + (uint64_t)participants * RING * VN_SMALL_BYTES, payload);
+    if (!offset)
         return 0;
     channel *made = at(offset);
     made->participants = participants;
@@ -122,8 +139,10 @@ static bool open_hall(void)
     struct stat status;
     if (file < 0 || flock(file, LOCK_EX) || fstat(file, &status))
         return false;
-    if (status.st_size == 0 && ftruncate(file, (off_t)FILE_BYTES)) {
+    if ((status.st_size == 0 && ftruncate(file, (off_t)FILE_BYTES)) || !back(0, sizeof(hall))) {
+        int problem = errno;
         flock(file, LOCK_UN);
+        errno = problem;
         return false;
     }
     void *mapped = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
@@ -146,16 +165,21 @@ static vn_room *find_room(const char *key, int size)
     for (int i = 0; i < count; i++)
         if (!strcmp(shared->rooms[i].key, key))
             return &shared->rooms[i];
-    if (count == MAX_ROOMS)
+    if (count == MAX_ROOMS) {
+        errno = ENOSPC;
         return NULL;
+    }
     vn_room *room = &shared->rooms[count];
     snprintf(room->key, sizeof room->key, "%s", key);
     room->size = size;
-    room->members_offset = take((uint64_t)size * sizeof(member));
-    room->pairs_offset = take((uint64_t)size * (uint64_t)size * sizeof(uint64_t));
-    room->all_offset = new_channel(size);
+    uint64_t member_bytes = (uint64_t)size * sizeof(member), pair_bytes = (uint64_t)size * size * sizeof(uint64_t);
+    room->members_offset = take(member_bytes, member_bytes);
+    room->pairs_offset = room->members_offset ? take(pair_bytes, pair_bytes) : 0;
+    room->all_offset = room->pairs_offset ? new_channel(size) : 0;
+    if (!room->all_offset)
+        return NULL;
     atomic_store(&shared->room_count, count + 1);
-    return room->all_offset ? room : NULL;
+    return room;
 }
 
 /* Takes the queues on while the program does something else: other ranks may wait for what is queued here. */
@@ -210,16 +234,20 @@ int vn_room_enter(const char *function, const char *key, int size, int rank, vn_
     }
     flock(file, LOCK_EX);
     vn_room *room = find_room(key, size);
+    int problem = errno;
     if (room && room->size == size) {
         members(room)[rank] = (member){(int32_t)getpid(), vn_settings()->rank};
         atomic_fetch_add(&room->present, 1);
     }
     flock(file, LOCK_UN);
     vn_unlock();
-    if (!room || room->size != size)
+    if (!room)
+        return vn_fail(function, VN_HCCL_INTERNAL, "%s: the ranks of the job cannot meet in %s: %s", function,
+                       vn_settings()->meet_path, strerror(problem));
+    if (room->size != size)
         return vn_fail(function, VN_HCCL_PARAMETER, "EI0005: The arguments for collective communication are "
                        "inconsistent between ranks. Reason: %s: %d ranks here, %d at another rank", function, size,
-                       room ? room->size : 0);
+                       room->size);
     wake_all();
     pthread_once(&started, start_device_thread);
     int64_t limit_s = seconds_from("HCCL_CONNECT_TIMEOUT", 120), begin = vn_raw_ns();
@@ -319,20 +347,32 @@ static bool is_worth_waiting(vn_meeting *meeting, const vn_meeting_part *part, i
     return true;
 }
 
-/* Writes this rank's arrival. False: a slot that somebody has not read yet is in the way. */
-static bool announce(vn_meeting *meeting, vn_meeting_part *part, channel *in, int me)
+/* Writes this rank's arrival. Waiting: a slot that somebody has not read yet is in the way. */
+static vn_meet_state announce(vn_meeting *meeting, vn_meeting_part *part, channel *in, int me)
 {
     for (int other = 0; part->index >= RING && other < in->participants; other++)
         if (atomic_load(&in->done[other]) + RING <= part->index)
-            return false;
+            return VN_MEET_WAITING;
+    static char payload[VN_SMALL_BYTES];    /* used under the lock only */
     post *mine = post_of(in, me, part->index);
+    char *place = payload_of(in, me, part->index);
     mine->arrive_ns = meeting->arrive_ns;
-    mine->payload_bytes = vn_payload_fill(part->transfer, payload_of(in, me, part->index));
+    mine->payload_bytes = vn_payload_fill(part->transfer, payload);
+    if (mine->payload_bytes) {
+        if (!back((uint64_t)(place - (char *)shared), mine->payload_bytes)) {
+            char text[200];
+            snprintf(text, sizeof text, "EI0007: the ranks cannot exchange %llu bytes in the file where they meet: %s",
+                     (unsigned long long)mine->payload_bytes, strerror(errno));
+            fail(meeting, text);
+            return VN_MEET_FAILED;
+        }
+        memcpy(place, payload, mine->payload_bytes);
+    }
     memcpy(mine->what, part->what, sizeof mine->what);
     atomic_store(&mine->turn, part->index + 1);
     part->is_posted = true;
     wake_all();
-    return true;
+    return VN_MEET_DONE;
 }
 
 static void take_results(vn_meeting_part *part, channel *in)
@@ -356,8 +396,9 @@ static vn_meet_state meet_part(vn_meeting *meeting, vn_meeting_part *part)
         return VN_MEET_FAILED;
     }
     int me = place_of(meeting, part);
-    if (!part->is_posted && !announce(meeting, part, in, me))
-        return VN_MEET_WAITING;
+    vn_meet_state posted = part->is_posted ? VN_MEET_DONE : announce(meeting, part, in, me);
+    if (posted != VN_MEET_DONE)
+        return posted;
     for (int place = 0; place < in->participants; place++) {
         const post *other = post_of(in, place, part->index);
         if (atomic_load(&other->turn) != part->index + 1)

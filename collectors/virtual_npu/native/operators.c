@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "cost.h"
 
 enum { MAX_ARGUMENTS = 96, TEXT_BYTES = 256 };
 
@@ -21,6 +22,13 @@ __attribute__((weak)) double vn_cost_kernel(const char *op, const vn_arg *args, 
 {
     (void)op, (void)args, (void)n;
     return out->ns = 2000;
+}
+
+__attribute__((weak)) int vn_cost_unknown_count(void) { return 0; }
+__attribute__((weak)) const char *vn_cost_unknown(int index, int64_t *calls)
+{
+    (void)index, (void)calls;
+    return NULL;
 }
 
 /* ---- arguments ---- */
@@ -161,7 +169,7 @@ static const char *read_arguments(const vn_signature *operator_, walk *at, call 
         }
         uint64_t word = next_int(at);
         if (*letter == 'n' || *letter == 'm' || *letter == 'y') {
-            made->integers[i] = *letter == 'n' ? (int64_t)word : *letter == 'm' ? (int32_t)word : (uint8_t)word;
+            made->integers[i] = *letter == 'n' ? (int64_t)word : *letter == 'm' ? (int32_t)word : (int8_t)word;
             arg->kind = 'n';
             arg->ints = &made->integers[i];
             arg->number = (double)made->integers[i];
@@ -334,7 +342,10 @@ static vn_definition *define_locked(const char *name, const vn_arg *args, int co
     if (!definition->is_new)
         return definition;
     vn_cost cost = {0};
+    int unknown = vn_cost_unknown_count();
     double ns = vn_cost_kernel(name, args, count, &cost);
+    for (; unknown < vn_cost_unknown_count(); unknown++)
+        vn_record_locked("U\t%s", vn_cost_unknown(unknown, NULL));
     ns *= vn_settings()->rank_factor * vn_operator_factor(name);
     definition->duration_ns = ns > 0 ? (int64_t)(ns + 0.5) : 0;
     vn_text_string(&json, ",\"class\":");

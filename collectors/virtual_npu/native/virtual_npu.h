@@ -72,7 +72,7 @@ double vn_cost_copy(int kind, double bytes);
 
 /* One operator of the table. kinds: one letter for each argument before workspace and executor:
  *   t l s z i f b c   handles (pointers) and C string, as in vn_arg
- *   n 64-bit integer, m 32-bit integer or enum, y bool or 8-bit integer (all come as vn_arg kind n)
+ *   n 64-bit integer, m 32-bit integer or enum, y bool or signed 8-bit integer (all come as vn_arg kind n)
  *   d double, e float (both come as vn_arg kind d)
  * kinds == NULL: operator whose signature is not known; a call of it is refused. */
 typedef struct {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,23 @@ def test_ranks_of_a_group_that_the_program_told(tmp_path: Path) -> None:
     assert [group[3] for group in record.groups.values()] == [tuple(range(8)), (0, 1, 6), None]
     table = record.tables["C"]
     assert (table["end_ns"] - table["start_ns"]).tolist() == [cost(0, 3, 2), cost(0, 4, 2)]  # 0 and 1 share a node
+
+
+def test_whom_a_transfer_is_with_that_the_program_told(tmp_path: Path) -> None:
+    device, stream, _ = alone(tmp_path, 8)
+    buffer = device.memory(40)
+    for peer in (5, 1):
+        device.lib.virtual_npu_peer(ctypes.c_int32(peer))
+        root, place = ctypes.create_string_buffer(4108), ctypes.c_void_p()
+        device.ok("HcclGetRootInfo", root)
+        device.ok("HcclCommInitRootInfo", 2, root, 0, ctypes.byref(place))
+        device.ok("HcclSend", buffer, 10, 4, 1, place.value, stream)
+    device.close()
+    record = device.record()
+    assert [group[3] for group in record.groups.values()] == [tuple(range(8)), (0, 5), (0, 1)]
+    table = record.tables["C"]
+    # A node has two ranks: 5 is in another one, 1 in the same.
+    assert (table["end_ns"] - table["start_ns"]).tolist() == [cost(40, 2, 1) + 7, cost(40, 2, 2) + 7]
 
 
 @pytest.mark.parametrize(
@@ -453,9 +471,69 @@ end(message=device.message())
     assert "1 of 2 ranks came in 1 s" in said["message"]
 
 
+FULL_DISK = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int posix_fallocate(int file, off_t offset, off_t length)
+{
+    char link[64], path[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    int is_meet = readlink(link, path, sizeof path - 1) > 0 && !strcmp(strrchr(path, '/'), "/meet");
+    long only = atol(getenv("FULL_FOR"));     /* this many bytes; 0: any */
+    if (is_meet && (!only || length == only)) return ENOSPC;
+    return fallocate(file, 0, offset, length) ? errno : 0;
+}
+"""
+
+
+def test_a_full_disk_ends_the_meeting_of_ranks_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "full.c").write_text(FULL_DISK)
+    library = tmp_path / "full.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "full.c"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    script = PRELUDE + """
+place, root = ctypes.c_void_p(), ctypes.create_string_buffer(4108)
+root.value = root[160:161] = b"w"
+said["enter"] = device.call("HcclCommInitRootInfo", 2, root, rank, ctypes.byref(place))
+said["why"] = device.message()
+if not said["enter"]:
+    a = put(np.arange(3, dtype="float32"))
+    device.ok("HcclAllReduce", a, a, 3, 4, 0, place.value, stream)
+    said["wait"] = device.call("aclrtSynchronizeStream", stream)
+    said["why"] = device.message()
+end()
+"""
+    for only, wanted in ((0, {"enter": 4}), (12, {"enter": 0, "wait": 507057})):  # 12: what the ranks exchange
+        folder = tmp_path / str(only)
+        folder.mkdir()
+        monkeypatch.setenv("FULL_FOR", str(only))
+        run_ranks(script, folder, 2)  # no process ends by a signal
+        for rank in range(2):
+            said = json.loads((folder / f"said{rank}.json").read_text())
+            assert "No space left on device" in said.pop("why")
+            assert said == wanted
+
+
 def test_launches_cost_the_host_what_the_settings_say(tmp_path: Path) -> None:
     device, stream, comm = alone(tmp_path, 2)
     for _ in range(3):
         device.ok("HcclBarrier", comm, stream)
     device.close()
     assert rows(device.record(), "host_ns") == [(0,), (HOST_LAUNCH_NS,), (2 * HOST_LAUNCH_NS,)]
+
+
+def test_launches_cost_what_the_cost_model_says_where_the_settings_do_not(tmp_path: Path) -> None:
+    device = Device(tmp_path, host_launch_ns=None, launch_latency_ns=None)
+    stream = device.stream()
+    for _ in range(2):
+        device.run("aclnnTimed", stream, 1)
+    device.close()
+    record = device.record()
+    assert (record.header["host_launch_ns"], record.header["launch_latency_ns"]) == ("8766", "4321")
+    table = record.tables["K"]
+    assert (table["host_ns"].tolist(), table["ready_ns"].tolist()) == ([0, 8766], [4321, 8766 + 4321])

@@ -63,6 +63,30 @@ def test_every_kind_of_argument_is_read_and_recorded(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("word", "value"), [(0, 0), (1, 1), (0xFF, -1), (0x1280, -128), (0x7F, 127)])
+def test_eight_bits_have_a_sign(tmp_path: Path, word: int, value: int) -> None:
+    """CANN's 8-bit integers are int8_t (cubeMathType, -1: not set); a bool is 0 or 1 either way."""
+    device = Device(tmp_path)
+    device.run("aclnnReduceSum", device.stream(), device.tensor(0, (4,), 0), device.ints([0]), word, 0,
+               device.tensor(0, (), 0))  # fmt: skip
+    device.close()
+    ((_, _, body),) = device.record().definitions.values()
+    assert body["args"][2] == ["n", value]  # type: ignore[index]
+
+
+def test_operators_that_the_cost_model_does_not_know_are_named(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    stream = device.stream()
+    device.run("aclnnUnary", stream, device.tensor(0, (4,), 0), device.tensor(0, (4,), 0))
+    for size in (4, 4, 5):
+        device.run("aclnnInplaceOne", stream, device.tensor(0, (size,), 0))
+    device.ok("aclrtSynchronizeStream", stream)
+    device.close()
+    record = device.record()
+    assert record.unclassed == ("aclnnInplaceOne",)
+    assert record.launches_without_class() == {"aclnnInplaceOne": 3}
+
+
 def test_null_handles_and_equal_calls(tmp_path: Path) -> None:
     device = Device(tmp_path)
     stream = device.stream()
