@@ -92,6 +92,8 @@ class Here:
     torch_npu_version: str | None = None
     vllm_ascend_version: str | None = None
     glibc: str | None = None
+    is_virtual: bool = False
+    """The command will run on virtual NPUs."""
 
 
 def facts_here() -> Here:
@@ -341,7 +343,7 @@ def _in_process_plan(
     release = None
     if collector == "torch-npu" and here.torch_npu_version is not None:
         release = _torch_options.release_of(here.torch_npu_version)
-        if release is None:
+        if release is None and not here.is_virtual:  # a wheel that we fetched is newer than the table
             notes.append(
                 f"torch_npu {here.torch_npu_version} is not in our table of releases: its options are checked when "
                 "recording begins"

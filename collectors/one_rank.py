@@ -99,7 +99,10 @@ def _init(
     _tell_groups()
     size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
     if rank > 0:
-        raise ValueError(f"this process stands for all {size} ranks and is rank 0: it cannot be rank {rank}")
+        raise ValueError(
+            f"this process stands for all {size} ranks and is rank 0: it cannot be rank {rank}. Where the program "
+            "starts its ranks itself, leave --world-size out"
+        )
     return init(_backend(backend), None, timeout, size, 0, make_store(), *args, **options)
 
 

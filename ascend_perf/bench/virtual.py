@@ -51,6 +51,11 @@ NO_VALUES: Final = (
     "a virtual NPU computes nothing: there is no loss, no accuracy and nothing else that follows from values"
 )
 NO_PROFILE: Final = "no profile: with --clock modelled the device has times that the host's records do not share"
+OWN_PROFILES: Final = (
+    "profiles that the program made itself hold the host's part alone: their files of facts say now that they are "
+    "simulated"
+)
+_ELSEWHERE: Final = re.compile(rb"^(R\t\d+\tinit\t)/[^\t\n]*?(\d+_\d+_ascend_pt)$", re.MULTILINE)
 COLLECTIVES: Final = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "AlltoAll": "all_to_all",
     "AlltoAllV": "all_to_all", "AlltoAllVC": "all_to_all", "Broadcast": "broadcast", "Send": "send",
@@ -175,14 +180,27 @@ class VirtualDevices:
             masked(f"no profile: {error.what}" + (f" (hint: {error.hint})" if error.hint else "")) for error in problems
         )
 
+    def mark_own_profiles(self, records: Sequence[Record]) -> tuple[str, ...]:
+        """Say of profiles that the program made by itself, elsewhere, that they are simulated; returns what to know."""
+        from ascend_perf.collectors.virtual_npu.export import mark_profile, profile_folders
+
+        marked = 0
+        for folder in profile_folders(records):
+            if not folder.is_relative_to(self.record_folder.parent) and folder.is_dir():
+                mark_profile(folder)
+                marked += 1
+        return (OWN_PROFILES,) if marked else ()
+
     def clean(self) -> None:
         """Take paths of this machine out of the folder of the record: run directories are handed on."""
         (self.record_folder / virtual_npu.CONFIG_FILE).unlink(missing_ok=True)
         here = f"{self.record_folder.parent}{os.sep}".encode()
         for path in self.record_folder.glob("*.vnpu"):
             content = path.read_bytes()
-            if here in content:
-                path.write_bytes(content.replace(here, b""))
+            # The profiler's own name of a folder begins with that of the host, where none was given.
+            cleaned = _ELSEWHERE.sub(rb"\1\2", content.replace(here, b""))
+            if cleaned != content:
+                path.write_bytes(cleaned)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -215,7 +233,9 @@ def facts_with(here: Here, job: Job) -> Here:
         raise UsageError("--clock modelled has no profile to collect", hint="leave --clock out")
     # The wheel is the one of torch's release, whatever lies in this environment.
     version = None if here.torch_version is None else here.torch_version.partition("+")[0]
-    return replace(here, has_npu=True, has_cann=True, msprof=None, torch_npu_version=version)
+    return replace(
+        here, has_npu=True, has_cann=True, msprof=None, torch_npu_version=version, is_virtual=True
+    )  # fmt: skip
 
 
 def launched(command: Sequence[str]) -> int | None:

@@ -143,6 +143,9 @@ def source_of(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from None
     if len(data) > MAX_BYTES:
         raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB: no source that is checked")
+    if path.suffix == ".ipynb":  # JSON is valid Python without a call
+        hint = "jupyter nbconvert --to script"
+        raise InputError(f"{path} is a notebook, expected Python source", hint=hint)
     if b"\0" in data:
         raise InputError(f"{path} is binary, expected Python source")
     try:

@@ -109,7 +109,8 @@ def export(
         except InputError as error:
             if on_problem is None:
                 raise
-            _mark_raw(folder)
+            mark_profile(folder)
+            _clean_logs(_renamed(folder))
             on_problem(error)
     marked: list[Exported] = []
     if not captures:
@@ -266,15 +267,19 @@ def _mark(folder: Path, capture: Capture) -> Path:
     return _renamed(folder)
 
 
-def _mark_raw(folder: Path) -> None:
-    """Say of a profile that is not exported that it is simulated, as far as its files can be read."""
+def mark_profile(folder: Path) -> None:
+    """Say in the files of facts of a profile that is not exported that it is simulated, as far as they can be read."""
     for path in (*folder.glob("profiler_info*.json"), folder / "profiler_metadata.json"):
         try:
             document = _json(path) if path.exists() else {}
         except InputError:
             continue
         _replace(path, json.dumps({**document, "data_origin": "simulated"}, indent=4, ensure_ascii=False))
-    _clean_logs(_renamed(folder))
+
+
+def profile_folders(records: Sequence[Record]) -> list[Path]:
+    """Where torch_npu's profiler wrote while the records were made."""
+    return [Path(place) for record in records for place, _, _ in captures_of(record)]
 
 
 def _clean_logs(folder: Path) -> None:

@@ -19,6 +19,8 @@ Clock = Literal["wall", "modelled"]
 
 FAULT_FIELDS: Final[Mapping[str, int]] = {"slow_rank": 2, "slow_link": 1, "launch_latency": 1, "op_factor": 2}
 """Planted faults and how many values each takes: RANK FACTOR, FACTOR, NANOSECONDS, OPERATOR FACTOR."""
+LIMITS: Final[Mapping[str, int]] = {"world_size": 131_072, "ranks_per_node": 128, "hbm_bytes": 1 << 46}
+"""torch keeps lists of all ranks (a hundred million of them fill the host's memory), and numbers devices in 7 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class VirtualNpu:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number of at least 1")
+            if value is not None and value > LIMITS[name]:
+                raise UsageError(f"{name} is {value}; it can be {LIMITS[name]} at most")
         for name in ("link_bytes_per_s", "node_link_bytes_per_s"):
             rate = getattr(self, name)
             if rate is not None and not 0 < rate < float("inf"):

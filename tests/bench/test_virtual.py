@@ -21,6 +21,7 @@ from ascend_perf.collectors import step_marks
 from ascend_perf.collectors.virtual_npu import VirtualNpu
 from ascend_perf.errors import UsageError
 from ascend_perf.workloads import _spec
+from tests.collectors.virtual_npu._records import PID, small_job
 
 GIB = 2**30
 
@@ -203,3 +204,24 @@ def test_json_of_facts() -> None:
     job = virtual.job_of(VirtualNpu(world_size=8, hbm_bytes=GIB), None, 1)
     facts = json.loads(json.dumps(virtual.facts_of(job)))
     assert facts["soc"] == "Ascend910B2" and facts["memory_bytes"] == GIB and facts["processes"] == 1
+
+
+def test_profiles_that_the_program_made_itself_are_marked_and_the_record_keeps_no_path(tmp_path: Path) -> None:
+    run, own = tmp_path / "run", tmp_path / "own" / f"host_{PID}_20260101000000000_ascend_pt"
+    (run / "record-SIMULATED").mkdir(parents=True)
+    own.mkdir(parents=True)
+    (own / "profiler_info.json").write_text('{"config": {}}')
+    text = small_job()
+    text.lines = [line.replace("/somewhere/", f"{own.parent}/") for line in text.lines]
+    path = text.write(run / "record-SIMULATED")
+    devices = object.__new__(virtual.VirtualDevices)
+    devices.record_folder = run / "record-SIMULATED"
+
+    assert devices.mark_own_profiles(devices.records()) == (virtual.OWN_PROFILES,)
+    devices.clean()
+
+    for name in ("profiler_info.json", "profiler_metadata.json"):
+        assert json.loads((own / name).read_text("utf-8"))["data_origin"] == "simulated"
+    content = path.read_text("utf-8")
+    assert str(tmp_path) not in content and f"\tinit\t{PID}_20260101000000000_ascend_pt\n" in content
+    assert devices.mark_own_profiles(devices.records()) == ()  # no folder that is still known

@@ -71,6 +71,15 @@ def test_a_file_that_cannot_be_read_leaves_the_others(lint: Callable[..., Said])
     assert "b.py:2:34: error" in said.out
 
 
+def test_a_notebook_is_not_taken_for_clean_python(lint: Callable[..., Said]) -> None:
+    Path("a.ipynb").write_text('{"cells": [{"source": ["import torch_npu; torch_npu.npu_nothing()"]}]}')
+
+    said = lint("a.ipynb")
+
+    assert said.code == 3
+    assert "not checked: a.ipynb is a notebook, expected Python source" in said.out
+
+
 def test_sarif_points_at_lines(lint: Callable[..., Said]) -> None:
     Path("a b.py").write_text(BAD)
     Path("c.py").write_text("(")
