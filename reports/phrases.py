@@ -18,9 +18,10 @@ from ascend_perf.reports.catalogue import loaded
 from ascend_perf.reports.texts import MAX_TEXT, Lang
 from ascend_perf.units import THIN_SPACE
 
-BOOKS: Final = ("phrases", "formulas", "places", "input", "collect", "tools", "virtual")
+BOOKS: Final = ("phrases", "formulas", "places", "input", "collect", "tools", "results", "virtual")
 """Catalogues of phrases: cells of tables; how a share was computed; where evidence lies; what was read and missing;
-what `ascend-perf collect` says of a run; what other tools say when they cannot go on; what runs on virtual NPUs do."""
+what `ascend-perf collect` says of a run; what other tools say when they cannot go on; what
+`history`, `gate` and `compare` do not take; what runs on virtual NPUs do."""
 
 MAX_DEPTH: Final = 3
 """How deep a part of a phrase may be a phrase itself."""

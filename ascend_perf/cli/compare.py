@@ -50,7 +50,7 @@ def command(
 
     Exit codes: 0 compared, 2 wrong usage, 3 an input cannot be read, 4 not comparable.
     """
-    from ascend_perf.compare.make import compare
+    from ascend_perf.compare.make import NotComparable, compare
 
     if len(paths) < 2:
         raise UsageError("compare needs at least two paths", hint="ascend-perf compare BASELINE OTHER")
@@ -60,7 +60,10 @@ def command(
     with spinner() as progress:
         inputs = [_read(path, label, progress) for path, label in zip(paths, labels(paths), strict=True)]
         progress("comparing")
-        comparison = compare(inputs, force=force, simulated=simulated, rank=rank)
+        try:
+            comparison = compare(inputs, force=force, simulated=simulated, rank=rank)
+        except NotComparable as error:
+            raise NotComparable(error.reasons, error.hint, lang) from None
     click.echo(text(comparison, lang))
     if out is not None:
         from ascend_perf.analysis import not_writable

@@ -100,13 +100,14 @@ def _verdict(
     from ascend_perf.cli._progress import spinner
     from ascend_perf.gate.decide import decide, without_baseline
     from ascend_perf.gate.inputs import MissingBaseline, check_kinds, read_side
+    from ascend_perf.reports.phrases import phrase
 
     after = read_side(head, head_variant)
     today = date.today()
     try:
         before = read_side(base, base_variant, is_base=True)
     except MissingBaseline as error:
-        return without_baseline(error.what, after, policy, today=today, warn_only=warn_only)
+        return without_baseline(phrase(error.what), after, policy, today=today, warn_only=warn_only)
     check_kinds(before, after)
     verdict = decide(before, after, policy, today=today, warn_only=warn_only)
     if not explain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -49,11 +50,11 @@ class NotComparable(AscendPerfError):
 
     exit_code = 4
 
-    def __init__(self, reasons: Sequence[Unlike], hint: str) -> None:
+    def __init__(self, reasons: Sequence[Unlike], hint: str, lang: Literal["en", "zh"] = "en") -> None:
         self.reasons = tuple(reasons)
-        said = [reason.what.en for reason in reasons[:MAX_SAID]]
+        said = [reason.what.zh if lang == "zh" else reason.what.en for reason in reasons[:MAX_SAID]]
         lines = said if len(said) == 1 else [f"\n  - {line}" for line in said]
-        super().__init__(f"not comparable: {''.join(lines)}", hint=hint)
+        super().__init__(f"{'不可比：' if lang == 'zh' else 'not comparable: '}{''.join(lines)}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,10 +73,10 @@ def decide(base: Side, head: Side, policy: Policy, *, today: date, warn_only: bo
     )  # fmt: skip
 
 
-def without_baseline(what: str, head: Side, policy: Policy, *, today: date, warn_only: bool = False) -> Verdict:
+def without_baseline(what: Words, head: Side, policy: Policy, *, today: date, warn_only: bool = False) -> Verdict:
     """The verdict where there is nothing to compare with."""
     row = Row(benchmark="", kind="status", name="baseline", outcome="not_comparable",
-              reason=Words(f"no baseline: {what}", f"缺少基线：{what}"))  # fmt: skip
+              reason=Words(f"no baseline: {what.en}", f"缺少基线：{what.zh}"))  # fmt: skip
     return Verdict(
         outcome="not_comparable", rows=(row,), base=SideFacts(label=""), head=_facts_of(head),
         confidence=policy.confidence, tolerance=policy.tolerance, judged_on=today, warn_only=warn_only,

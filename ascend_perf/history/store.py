@@ -182,7 +182,7 @@ class Store:
                     raise InputError(
                         f"{file.name} has other content than the result set {there.id}, which has the same suite, "
                         "branch, time, commit and machine",
-                        hint="--replace puts it in its place, as after `bench --resume`",
+                        hint="--replace puts it in its place, as when `bench` went on with a suite",
                     )
                 identifier, state = there.id, "replaced"
                 connection.execute(sa.update(RESULT_SETS).where(RESULT_SETS.c.id == identifier).values(row))

@@ -33,8 +33,12 @@ MI300X = Device(vendor="AMD", name="AMD Instinct MI300X", spec="mi300x", kind="g
 def layers(
     count: int, dur: int, *, device: Device = H100, tokens: int = 64, dtype: str = "c10::BFloat16",
     origin: str = "measured", kernel: str = "sm90_gemm", names: tuple[str, str] = ("aten::mm", "aten::add"),
+    shaped: int = 99,
 ) -> Trace:  # fmt: skip
-    """A step of `count` layers: a product of (tokens, 1024) x (1024, 1024), and a sum of (tokens, 1024)."""
+    """A step of `count` layers: a product of (tokens, 1024) x (1024, 1024), and a sum of (tokens, 1024).
+
+    The first `shaped` layers have their shapes recorded.
+    """
     ops: list[dict[str, object]] = []
     kernels: list[dict[str, object]] = []
     for layer in range(count):
@@ -46,8 +50,8 @@ def layers(
                 "dur_ns": dur, "host_op": len(ops), "core": "SM",
             })  # fmt: skip
             ops.append({
-                "name": name, "start_ns": at + 400 * place, "dur_ns": 300, "thread": 1, "input_shapes": shapes,
-                "input_dtypes": f"{dtype};{dtype}",
+                "name": name, "start_ns": at + 400 * place, "dur_ns": 300, "thread": 1,
+                "input_shapes": shapes if layer < shaped else None, "input_dtypes": f"{dtype};{dtype}",
             })  # fmt: skip
     meta = Meta(device=device, rank=0, data_origin=origin)  # type: ignore[arg-type]
     return Trace({"host_ops": build_table("host_ops", ops), "kernels": build_table("kernels", kernels)}, meta)
@@ -74,6 +78,16 @@ def test_the_rooflines_say_what_to_expect() -> None:
     table = pair.tables[1]
     at = list(table.column("name")).index("aten::mm")
     assert table.column("expected_ratio")[at] == pytest.approx(989.4 / 1307.4)
+
+
+def test_without_shapes_a_product_goes_by_the_peaks_and_the_rest_by_the_memory() -> None:
+    # One layer of four tells the type of the products, and too little of the work.
+    table = pair_of(layers(4, 100, shaped=1), layers(4, 150, device=MI300X, kernel="Cijk_Alik", shaped=1)).tables[1]
+    said = dict(zip(table.column("name"), zip(table.column("expected_ratio"), table.column("basis"), strict=True),
+                    strict=True))  # fmt: skip
+    assert said["aten::mm"][0] == pytest.approx(989.4 / 1307.4)
+    assert said["aten::add"][0] == pytest.approx(3350 / 5300)
+    assert (said["aten::mm"][1], said["aten::add"][1]) == ("peak (assumed)", "memory rate (assumed)")
 
 
 def test_the_parts_of_a_step_add_up() -> None:

@@ -14,6 +14,7 @@ from ascend_perf.gate.inputs import Side
 from ascend_perf.gate.outcome import Row, Verdict
 from ascend_perf.gate.policy import Policy, parse_policy
 from ascend_perf.gate.timing import judge
+from ascend_perf.model.finding import Words
 from ascend_perf.model.result import SPOILED, Launch
 from ascend_perf.op_streams import OpStream, counted, write_op_stream
 from ascend_perf.stats import RatioInterval
@@ -323,7 +324,9 @@ def test_a_regression_outweighs_what_cannot_be_compared_or_told() -> None:
 
 
 def test_no_baseline_is_not_comparable() -> None:
-    verdict = without_baseline("results.json does not exist", side(), Policy(), today=TODAY)
+    what = Words("results.json does not exist", "results.json 不存在")
+    verdict = without_baseline(what, side(), Policy(), today=TODAY)
+    assert verdict.rows[0].reason == Words("no baseline: results.json does not exist", "缺少基线：results.json 不存在")
     assert (verdict.outcome, verdict.exit_code) == ("not_comparable", 4)
 
 
