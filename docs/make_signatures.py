@@ -39,6 +39,12 @@ PUBLIC = {
         "aclnnFusedInferAttentionScoreV4": _ATTENTION_INPUTS + "ttttt" + "ndnncnnnnnynnn" + "tt",
         "aclnnFusedInferAttentionScoreV5": _ATTENTION_INPUTS + "ttttt" + "ii" + "ndnncnnnnnynnnn" + "tt",
         "aclnnGatherPaKvCache": "tttttttcy",
+        # Only torch_npu for torch 2.5 calls these five.
+        "aclnnInplaceBitwiseOrScalar": "ts",
+        "aclnnInplaceBitwiseOrTensor": "tt",
+        "aclnnInplaceRound": "t",
+        "aclnnInplaceTrunc": "t",
+        "aclnnQuantMatmulV4": "tttttt" + "yy" + "t",
         "aclnnIncreFlashAttentionV4": "tlltt" + "i" + "ttttttttt" + "ndcnnn" + "t",
         "aclnnInplaceFusedCausalConv1d": "tttttttttttt" + "nnnnnnn",
         "aclnnKvRmsNormRopeCacheV2": "tttttttttttt" + "dcy" + "tt",
@@ -85,7 +91,8 @@ def version_of(folder: Path) -> str:
 
 def rows(read: dict[str, CallSites], observed: set[str]) -> tuple[list[tuple[str, str, str]], list[str], list[str]]:
     """(rows, operators without a source, operators whose versions differ)."""
-    operators = sorted({name for sites in read.values() for name in sites.operators})
+    named = {name for sites in read.values() for name in sites.operators}
+    operators = sorted(named | {name for table in PUBLIC.values() for name in table})
     found, unknown, differing = [], [], []
     for operator in operators:
         seen = {kinds for sites in read.values() if (kinds := sites.settled().get(operator)) is not None}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,9 @@ from ascend_perf.errors import MachineError
 
 TEMPORARY: Final = "unfinished-"
 """Folders of this name belong to whoever holds the lock; others are left over from a run that was killed."""
+
+KEPT_DAYS: Final = 30
+"""What nobody used for so long is removed when something new is made. Status: assumed."""
 
 
 @contextmanager
@@ -52,6 +57,21 @@ def new_folder(cache: Path, final: Path) -> Iterator[Path]:
         made.rename(final)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def used(mark: Path) -> None:
+    """Note in the time of a file that its folder was used; a cache that cannot be written stays as it is."""
+    with suppress(OSError):
+        os.utime(mark)
+
+
+def prune(cache: Path, marks: str) -> None:
+    """Remove the folders of files that match `marks` (below the cache) and were not used lately. Needs the lock."""
+    oldest = time.time() - KEPT_DAYS * 86400
+    for mark in cache.glob(marks):
+        with suppress(OSError):
+            if mark.stat().st_mtime < oldest:
+                mark.parent.rename(Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache), "old"))  # gone with the lock
 
 
 def _clear(cache: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from ascend_perf.collectors.virtual_npu import call_sites, elf, signatures
-from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder
+from ascend_perf.collectors.virtual_npu._cache import file_hash, locked, new_folder, prune, used
 from ascend_perf.collectors.virtual_npu.elf import Elf
 from ascend_perf.collectors.virtual_npu.wheel import COMPLETE, Interpreter, Site
 from ascend_perf.errors import MachineError
@@ -108,6 +108,7 @@ def libraries_for(
             build(folder, needs, compiler, build_id=f"torch_npu {site.version} {source}", notes=_notes(needs, site))
             told = {MAIN_LIBRARY: file_hash(folder / "lib64" / MAIN_LIBRARY)}
             (folder / COMPLETE).write_text(json.dumps(told), "utf-8")
+        prune(cache, f"libraries/*/{COMPLETE}")
         seconds["build"] = time.perf_counter() - began
         unknown = sum(kinds is None for kinds in needs.operators.values())
         more = f"; a run stops at {unknown} of them, whose arguments nobody knows: {LOG}" if unknown else ""
@@ -314,6 +315,7 @@ def _identity(compiler: str) -> str:
 def _ready(cache: Path, source: str, key: str | None) -> Libraries | None:
     """A whole folder of libraries; without a compiler any that was made from the same sources."""
     for folder in sorted((cache / "libraries").glob(key or f"{source}-*")):
+        used(folder / COMPLETE)  # first: who prunes must not take it away now
         try:
             told = json.loads((folder / COMPLETE).read_text("utf-8"))
             whole = all((folder / name).is_dir() for name in HOME_FOLDERS)

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,27 @@ def test_what_a_wheel_needs(world: World) -> None:
     needs = needs_of(world[0], world[1])
     assert needs.functions == ("aclrtInHandWritten", "aclrtOnlyImported")
     assert needs.operators == {"aclnnAdd": signatures.table().rows["aclnnAdd"].kinds, "aclnnNotInTheTable": None}
+
+
+def test_libraries_that_nobody_used_for_thirty_days_go_when_new_ones_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, _ = made(world)
+    days = {"unused": 31, "recent": 29, "unfinished": 31}
+    for name, age in days.items():
+        folder = first.parent / name
+        folder.mkdir()
+        mark = folder / (COMPLETE if name != "unfinished" else "other")
+        mark.write_text("{}")
+        os.utime(mark, (time.time() - age * 86400,) * 2)
+    os.utime(first / COMPLETE, (time.time() - 31 * 86400,) * 2)
+    second, _, _ = made(world)  # nothing is made: nothing goes, and these libraries are noted as used
+    assert second == first
+    assert {path.name for path in first.parent.iterdir()} == {first.name, *days}
+    monkeypatch.setattr(build_module, "source_hash", lambda *of: "another")
+    third, _, _ = made(world)
+    assert {path.name for path in first.parent.iterdir()} == {first.name, third.name, "recent", "unfinished"}
+    assert not list(first.parent.parent.glob("unfinished-*"))
 
 
 def test_the_libraries_are_laid_out_like_an_installation_of_cann(world: World) -> None:

@@ -240,6 +240,14 @@ def test_a_wheel_that_is_not_sound_is_refused(
     assert not (tmp_path / "outside.py").exists()
 
 
+def test_what_is_said_about_a_wheel_may_differ_from_record(tmp_path: Path) -> None:
+    """As in torch-npu 2.5.1, whose METADATA the index has changed; pip takes it."""
+    about = "torch_npu-2.9.9.dist-info/METADATA"
+    made = make_wheel(tmp_path, {**FILES, about: b"Version: 2.9.9\n"}, wrong=about)
+    site = site_for(interpreter_with_pip(tmp_path, "exit 1"), tmp_path / "cache", made, quiet, {})
+    assert (site.folder / about).read_bytes() == b"Version: 2.9.9\n"
+
+
 def test_a_wheel_without_record_and_one_that_is_cut_off(tmp_path: Path) -> None:
     interpreter = interpreter_with_pip(tmp_path, "exit 1")
     with pytest.raises(InputError, match="has no RECORD"):
