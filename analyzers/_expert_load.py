@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import KERNELS
 
 _GROUPED: Final = re.compile(r"grouped_?(mat_?mul|mm|gemm)|group_?gemm|fused_moe|moe_gemm", re.IGNORECASE)
+_AXES: Final = re.compile(r"\d{1,18}(,\d{1,18}){0,7}")
 
 
 def is_grouped(kernels: Table) -> Bools:
@@ -27,9 +29,12 @@ def _is_grouped(name: str) -> bool:
 
 
 def tokens_of(shapes: str) -> float:
-    """Rows of the first input tensor; NaN when the shapes do not tell."""
-    first = re.match(r'"?(\d+)', shapes)
-    return float(first[1]) if first else float("nan")
+    """Rows of the first input tensor, all of its axes but the last; NaN when the shapes do not tell."""
+    first = shapes.strip('"').split(";")[0]
+    if not _AXES.fullmatch(first):
+        return float("nan")
+    axes = [int(axis) for axis in first.split(",")]
+    return float(math.prod(axes[:-1] or axes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_perf.analyzers._claimed_kernels import claimed_kernels
 from ascend_perf.analyzers._expert_load import is_grouped
-from ascend_perf.analyzers._expert_loop import Loop, in_order, loop_of
+from ascend_perf.analyzers._expert_loop import Loop, in_order, loop_of, moves_tokens
 from ascend_perf.analyzers._fusions import fusions_of
 from ascend_perf.analyzers._kernels import LEVEL1, KernelTime, kernel_place
 from ascend_perf.analyzers._rules import finding
@@ -54,7 +54,7 @@ def expert_kernels(trace: Trace) -> Result:
             reason=Words("no input shapes: record_shapes=True", "没有输入 Shape：请设置 record_shapes=True"),
         )  # fmt: skip
     experts = is_grouped(kernels) if loop is None else is_grouped(kernels) | loop.products
-    second = _permutation(time, order, experts, classes.equals(KernelClass.INDEX.value),
+    second = _permutation(time, order, experts, moves_tokens(kernels, classes),
                           classes.equals(KernelClass.SORT.value), claimed_kernels(time, classes))  # fmt: skip
     return Result(
         findings=tuple(found for found, _ in (first, second) if found is not None), judged=(first[1], second[1])
@@ -64,7 +64,8 @@ def expert_kernels(trace: Trace) -> Result:
 def _one_by_one(time: KernelTime, loop: Loop | None) -> tuple[Finding | None, Judged]:
     code = "E-02"
     if loop is None:
-        return None, Judged(code=code, verdict="clean")
+        reason = Words("no products of single experts in this data", "数据中没有单个专家的矩阵乘")
+        return None, Judged(code=code, verdict="clean", reason=reason)
     spent = time.alone_ns(loop.products)
     share = min(1.0, max(0.0, spent - loop.least_ns) / time.whole_ns) if time.whole_ns else 0.0
     count = np.array([number for *_, number in loop.runs])

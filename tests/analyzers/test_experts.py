@@ -159,7 +159,7 @@ def test_without_shapes_experts_cannot_be_told(make_trace: MakeTrace) -> None:
     assert verdicts(on_rank(make_trace, rows)) == {"E-02": "not_judged", "E-04": "clean"}
 
 
-def test_many_products_of_one_shape_with_nothing_between_them_are_experts_too(make_trace: MakeTrace) -> None:
+def test_products_of_one_shape_in_a_row_are_experts_where_tokens_are_routed(make_trace: MakeTrace) -> None:
     # Capacity pads every expert to 64 tokens. 2 x 16 products of 10 us; at the peaks of the device (2 x 64 x 1024 x
     # 1024 FLOP, 64.1 million per us at most; 2.4 MB) each needs microseconds of memory time.
     rows = [
@@ -169,6 +169,8 @@ def test_many_products_of_one_shape_with_nothing_between_them_are_experts_too(ma
         for at in range(16)
     ]
     rows += [kernel("Add", 200_000 + at * 1000, 500) for at in range(30)]
+    assert verdicts(on_rank(make_trace, rows))["E-02"] == "clean"  # a product that is measured again and again
+    rows.append(kernel("MoeGatingTopKSoftmax", 240_000, 500))
     outcome = expert_kernels.run_on_trace(
         make_trace(
             meta=Meta(rank=0, device=Device(kind="npu", name="Ascend910B3")), kernels=rows,
