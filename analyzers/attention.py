@@ -21,7 +21,7 @@ NAME: Final = "attention"
 CODE: Final = "C-05"
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=42, section="operators")
+@analyzer(name=NAME, needs=(KERNELS,), order=42, section="operators", needs_measured=("C-05/pipe",))
 def attention(trace: Trace) -> Result:
     """Report fused attention kernels whose sizes are padded or that a pipe other than the cube bounds.
 

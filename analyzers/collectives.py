@@ -27,7 +27,7 @@ MAX_PAIRS: Final = 2000
 """Pairs of ranks listed in the table of waits, those that wait longest."""
 
 
-@job_analyzer(name=NAME, needs=[COMM_OPS], order=72, section="ranks", reads=JOB_READS)
+@job_analyzer(name=NAME, needs=[COMM_OPS], order=72, section="ranks", reads=JOB_READS, needs_measured=("N-04",))
 def collectives(run: Run) -> Result:
     """Collectives of all ranks aligned by group and ordinal; offsets of clocks; who waits for whom; N-04.
 

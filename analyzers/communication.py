@@ -53,7 +53,7 @@ MAX_BANDS: Final = 4
 """Waits marked in the timeline per finding."""
 
 
-@analyzer(name=NAME, needs=[COMM_OPS], order=60, section="communication")
+@analyzer(name=NAME, needs=[COMM_OPS], order=60, section="communication", needs_measured=("N-02", "N-03"))
 def communication(trace: Trace) -> Result:
     """Exposed communication split into waiting for late peers, transfer and rest; packets, links and settings.
 

@@ -53,7 +53,7 @@ class _Efficiency:
     """FLOPs of the matrix kernels over what the device could do in the whole step; None when it is not known."""
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=41, section="mac")
+@analyzer(name=NAME, needs=(KERNELS,), order=41, section="mac", needs_measured=("C-01",))
 def compute_efficiency(trace: Trace) -> Result:
     """Report a training step that is busy computing and reaches less than 30 % of the peak.
 

@@ -30,7 +30,7 @@ MIN_BYTES: Final = threshold("N-07", "min_bytes")
 MIN_SHARE_RATIO: Final = threshold("N-07", "min_share_ratio")
 
 
-@analyzer(name=NAME, needs=[COMM_OPS], order=62, section="communication")
+@analyzer(name=NAME, needs=[COMM_OPS], order=62, section="communication", needs_measured=("N-07",))
 def contention(trace: Trace) -> Result:
     """Rate of transfers beside matrix products against transfers of like size without one.
 

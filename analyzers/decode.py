@@ -71,7 +71,7 @@ NO_DECODE: Final = Words(
 )
 
 
-@analyzer(name=NAME, needs=(), order=84, section="host")
+@analyzer(name=NAME, needs=(), order=84, section="host", needs_measured=("V-02",))
 def decode(trace: Trace) -> Result:
     """Report decode steps that dispatch or memory limits, slow sampling, and models that are loaded per request.
 

@@ -30,7 +30,9 @@ LOOK_SHARE_RATIO: Final = threshold("E-01", "low_min_share_ratio")
 _KERNEL_READS: Final = {KERNELS.name: JOB_READS[KERNELS.name] | {"op_type", "input_shapes"}}
 
 
-@job_analyzer(name=NAME, needs=[KERNELS], order=76, section="ranks", reads=JOB_READS | _KERNEL_READS)
+@job_analyzer(
+    name=NAME, needs=[KERNELS], order=76, section="ranks", reads=JOB_READS | _KERNEL_READS, needs_measured=(CODE,)
+)
 def experts(run: Run) -> Result:
     """Time and tokens of the grouped products per rank; the fullest rank of each expert parallel group (E-01).
 

@@ -65,7 +65,7 @@ class Stretches:
         return int(self.busy_ns[rows].sum())
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=45, section="mac")
+@analyzer(name=NAME, needs=(KERNELS,), order=45, section="mac", needs_measured=("P-01", "P-02"))
 def frequency(trace: Trace) -> Result:
     """Report kernels that run while the cores are clocked below the reference of the device.
 

@@ -71,7 +71,8 @@ class Link:
 
 
 @job_analyzer(
-    name=NAME, needs=[COMM_OPS], order=74, section="communication", reads=JOB_READS | columns_of(COMM_LINKS)
+    name=NAME, needs=[COMM_OPS], order=74, section="communication", reads=JOB_READS | columns_of(COMM_LINKS),
+    needs_measured=(CODE,),
 )
 def links(run: Run) -> Result:
     """Rate of each link by transport against links of the same kind, op and message size; slow ones are N-06.

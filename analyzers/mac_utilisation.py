@@ -39,7 +39,7 @@ _Roof = tuple[str, str, float, str, str]
 NO_PEAK: Final = Words("peak not known for this device", "该设备的峰值未知")
 
 
-@analyzer(name=ANALYZER, needs=(KERNELS,), order=40, section="mac")
+@analyzer(name=ANALYZER, needs=(KERNELS,), order=40, section="mac", needs_measured=("C-02", "C-03", "M-01"))
 def mac_utilisation(trace: Trace) -> Result:
     """Utilisation by op type and shape, sorted by wasted time = time * (1 - efficiency), with roofline and findings.
 

@@ -55,7 +55,7 @@ def _metric(name: str) -> Words:
     )
 
 
-@analyzer(name=NAME, needs=(KERNELS,), order=48, section="dma")
+@analyzer(name=NAME, needs=(KERNELS,), order=48, section="dma", needs_measured=("M-02", "M-03", "M-04"))
 def memory_counters(trace: Trace) -> Result:
     """Report vector kernels far below the memory rate, cube kernels that miss the L2, and bank conflicts.
 

@@ -22,7 +22,7 @@ MAX_ROWS: Final = 300
 """Longest groups that a table of kernels or shapes shows; the rest is summed up in its note."""
 
 
-@analyzer(name="operators", needs=(KERNELS,), order=30, section="operators")
+@analyzer(name="operators", needs=(KERNELS,), order=30, section="operators", needs_measured=("C-04",))
 def operators(trace: Trace) -> Result:
     """Tables of kernels, op types, shapes and cores by time, and findings about the mix of operators.
 

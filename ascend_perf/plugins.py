@@ -7,12 +7,12 @@ import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Final, Generic, Literal, TypeVar
 
-from ascend_perf.model.finding import Outcome, Result, Words
+from ascend_perf.model.finding import Judged, Outcome, Result, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.table import TableSpec
 from ascend_perf.model.trace import Trace
@@ -29,6 +29,13 @@ def columns_of(*specs: TableSpec) -> dict[str, frozenset[str]]:
     """All columns of some tables, as a job analyzer's `reads`."""
     return {spec.name: frozenset(column.name for column in spec.columns) for spec in specs}
 
+
+MODELLED: Final = Words(
+    "the data are simulated and counters, rates and times on the device are modelled: they tell what the cost model "
+    "assumes, not how well the program uses a device",
+    "数据为仿真结果，计数器、速率和设备耗时均为建模值：只反映代价模型的假设，不反映程序对设备的利用情况",
+)
+"""Why a row that needs measured data is not judged on simulated ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,10 @@ class Analyzer:
     on_run: Callable[[Run], Result] | None = None
     reads: Reads | None = None
     """Of a job analyzer: the columns that it reads, by table. None: any, so the traces of all ranks are kept whole."""
+    needs_measured: frozenset[str] = frozenset()
+    """Rows that rest on counters, rates or times that simulated data have from a cost model: they are not judged there.
+    `C-05/pipe` is the findings of that row with that subject alone. Tables and metrics stay: the report says of each
+    page that they are simulated."""
 
     def run_on_trace(self, trace: Trace) -> Outcome:
         """The outcome on one rank; never raises, and never reports missing tables as a clean bill."""
@@ -55,7 +66,8 @@ class Analyzer:
         on_trace = self.on_trace
         if absent := trace.absent(self.needs):
             return _no_data(self.name, ", ".join(absent), trace.meta.rank, "rank")
-        return _guarded(self.name, lambda: on_trace(trace), trace.meta.rank, "rank")
+        outcome = _guarded(self.name, lambda: on_trace(trace), trace.meta.rank, "rank")
+        return self._believable(outcome, trace.meta.data_origin == "simulated")
 
     def run_on_run(self, run: Run) -> Outcome:
         """The outcome on the whole job; a table is there when any rank has it."""
@@ -64,7 +76,32 @@ class Analyzer:
         absent = [spec.name for spec in self.needs if not any(trace.has(spec) for trace in run.traces)]
         if absent:
             return _no_data(self.name, ", ".join(absent), None, "job")
-        return _guarded(self.name, lambda: on_run(run), None, "job")
+        outcome = _guarded(self.name, lambda: on_run(run), None, "job")
+        return self._believable(outcome, any(trace.meta.data_origin == "simulated" for trace in run.traces))
+
+    def _believable(self, outcome: Outcome, is_simulated: bool) -> Outcome:
+        """The outcome without what simulated data cannot tell; those rows are not judged, and say why."""
+        if not is_simulated or not self.needs_measured:
+            return outcome
+        kept = tuple(
+            found for found in outcome.findings
+            if self.needs_measured.isdisjoint({found.code, f"{found.code}/{found.subject}"})
+        )  # fmt: skip
+        left = {found.code for found in kept}
+        # A row of which a part is left has its own reason where it could not be judged; of a whole row another reason
+        # (a counter that was not collected) would send the user to collect what is modelled as well.
+        parts = {row.split("/")[0] for row in self.needs_measured if "/" in row}
+        judged = tuple(
+            Judged(code=one.code, verdict="not_judged", reason=MODELLED)
+            if one.code not in left and (
+                one.code in self.needs_measured or (one.code in parts and one.verdict != "not_judged")
+            ) else one
+            for one in outcome.judged
+        )  # fmt: skip
+        told = left | {one.code for one in judged}
+        lost = dict.fromkeys(found.code for found in outcome.findings if found.code not in told)
+        unsaid = (Judged(code=code, verdict="not_judged", reason=MODELLED) for code in lost)
+        return replace(outcome, findings=kept, judged=(*judged, *unsaid))
 
 
 class NoData(Exception):
@@ -104,29 +141,37 @@ def _guarded(name: str, call: Callable[[], Result], rank: int | None, scope: Lit
 
 
 def analyzer(
-    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more"
+    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more", needs_measured: Sequence[str] = ()
 ) -> Callable[[Callable[[Trace], Result]], Analyzer]:
-    """Turn a function of one trace into an `Analyzer`."""
+    """Turn a function of one trace into an `Analyzer`.
+
+    Name in `needs_measured` the rows that it must not judge from simulated data (see `Analyzer.needs_measured`).
+    """
 
     def wrap(function: Callable[[Trace], Result]) -> Analyzer:
-        return Analyzer(name=name, needs=tuple(needs), scope="rank", order=order, section=section, on_trace=function)
+        return Analyzer(
+            name=name, needs=tuple(needs), scope="rank", order=order, section=section, on_trace=function,
+            needs_measured=frozenset(needs_measured),
+        )  # fmt: skip
 
     return wrap
 
 
 def job_analyzer(
-    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more", reads: Reads | None = None
-) -> Callable[[Callable[[Run], Result]], Analyzer]:
+    *, name: str, needs: Sequence[TableSpec], order: int, section: str = "more", reads: Reads | None = None,
+    needs_measured: Sequence[str] = (),
+) -> Callable[[Callable[[Run], Result]], Analyzer]:  # fmt: skip
     """Turn a function of the whole run into an `Analyzer`.
 
     Say in `reads` what it reads of each rank: of a large job only that is kept. To read another column is an error
-    then; without `reads` the traces stay whole.
+    then; without `reads` the traces stay whole. `needs_measured` as in `analyzer`; one simulated rank is enough.
     """
 
     def wrap(function: Callable[[Run], Result]) -> Analyzer:
         return Analyzer(
-            name=name, needs=tuple(needs), scope="job", order=order, section=section, on_run=function, reads=reads
-        )
+            name=name, needs=tuple(needs), scope="job", order=order, section=section, on_run=function, reads=reads,
+            needs_measured=frozenset(needs_measured),
+        )  # fmt: skip
 
     return wrap
 
