@@ -6,6 +6,7 @@ it and says how it ended. The words of the tools are not believed; what lies on 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -51,6 +52,11 @@ LOW_BYTES: Final = in_process.MIN_FREE_BYTES
 """Recording is ended with less free disk."""
 MSPROF_STOPS_BYTES: Final = 20 << 20
 """msprof stops writing without a word. Source: format reference for collectors, section 1.4."""
+
+RESERVE_FILE: Final = "reserve"
+RESERVE_BYTES: Final = 1 << 20
+"""Kept free for the manifest of a run that fills the disk. Status: assumed."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 _SIGNALS: Final = {2: "Ctrl-C", 15: "SIGTERM", 1: "SIGHUP (the terminal was closed)"}
 
@@ -114,9 +120,17 @@ def collect(
             attempt.finish()
         except KeyboardInterrupt:
             attempt.interrupted("stopped by Ctrl-C while the profile was exported")
+        except OSError as error:
+            attempt.ran_full(error)
+        attempt.write_telemetry()
         manifest = attempt.manifest()
-        attempt.clean()
-        manifests.write_manifest(where.path, manifest)
+        try:
+            attempt.clean()
+            manifests.write_manifest(where.path, manifest)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            on_notice("the disk is full: manifest.json holds only what was known before the command ran")
         if manifest.status == "complete":
             where.done()
             path = where.path
@@ -180,6 +194,7 @@ class _Attempt:
         """Make the folders, and a manifest that holds if nothing else is ever written."""
         self._trace.mkdir()
         self._told.mkdir()
+        (self._told / RESERVE_FILE).write_bytes(bytes(RESERVE_BYTES))
         self._umask = umask
         settings = self._plan.settings or self._plan.timing
         if settings is not None:
@@ -268,7 +283,8 @@ class _Attempt:
                 note = f"only {free_bytes >> 20} MiB were left on the disk: msprof stops writing without a word"
             self._notes.append(note)
             self._on_notice(note)
-            (self._told / in_process.STOP_FILE).touch()
+            with suppress(OSError):  # no room for it: those who look for it find no room either
+                (self._told / in_process.STOP_FILE).touch()
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
@@ -288,6 +304,14 @@ class _Attempt:
     def interrupted(self, problem: str) -> None:
         """We were told to stop while we finished."""
         self._stopped = self._stopped or problem
+        self.has_trace = self._has_traces()
+
+    def ran_full(self, error: OSError) -> None:
+        """What we had to write afterwards had no room; other errors are bugs of ours and go on."""
+        if error.errno not in _FULL:
+            raise error
+        self._problem = self._problem or "the disk is full: what was recorded could not be exported to its end"
+        self.hint = self.hint or "free disk space, or write to another disk"
         self.has_trace = self._has_traces()
 
     def _finish_msprof(self) -> None:
@@ -416,8 +440,21 @@ class _Attempt:
 
     # ---- the run directory -------------------------------------------------------------------------------------------
 
-    def clean(self) -> None:
-        """Write what was told as one file without private words, and remove the working files, which hold them."""
+    def write_telemetry(self) -> None:
+        """Write the samples; where the disk is full, say so in their place."""
+        with suppress(OSError):
+            (self._told / RESERVE_FILE).unlink()
+        try:
+            self._write_samples()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            for name in (TELEMETRY_FILE, device_telemetry.FILE_NAME):
+                (self._folder / name).unlink(missing_ok=True)
+            self._samples, self._device_samples = (), ()
+            self._notes.append("the disk is full: the samples of telemetry could not be written")
+
+    def _write_samples(self) -> None:
         phases = self._phases()
         if self._samples:
             samples = [replace(sample, phase=_phase_at(sample.time_ns, phases)) for sample in self._samples]
@@ -429,6 +466,9 @@ class _Attempt:
             if self.has_trace and self._plan.collector != "torch":
                 samples_of_devices = device_telemetry.without_dead(samples_of_devices)
             device_telemetry.write_device_samples(self._folder / device_telemetry.FILE_NAME, samples_of_devices)
+
+    def clean(self) -> None:
+        """Write what was told as one file without private words, and remove the working files, which hold them."""
         body = {
             "collector": self._plan.collector,
             "command": masked_command(self._request.command),

@@ -216,8 +216,8 @@ def overhead_words(manifest: Manifest, lang: Literal["en", "zh"]) -> list[str]:
     from ascend_perf.reports import overhead
 
     rows = [[one.zh if lang == "zh" else one.en for one in row] for row in overhead.rows(manifest, ProfilerSettings())]
-    label = "采集开销" if lang == "zh" else "overhead"
-    return [f"ascend-perf: {label}: {name}: {said}; {basis}" for name, said, basis in rows]
+    form = "采集开销：{}：{}；{}" if lang == "zh" else "overhead: {}: {}; {}"
+    return [f"ascend-perf: {form.format(*row)}" for row in rows]
 
 
 def _resolved(folder: Path) -> Path:

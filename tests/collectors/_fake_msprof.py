@@ -29,7 +29,8 @@ SWITCHES = """ascendcl runtime-api ai-core aicpu l2 hccl model-execution task-me
 sys-cpu-profiling sys-profiling sys-pid-profiling sys-io-profiling sys-interconnection-profiling dvpp-profiling
 instr-profiling""".split()
 OTHERS = """output type task-time aic-mode aic-freq aic-metrics ge-api host-sys host-sys-usage storage-limit delay
-duration export parse query analyze rule clear reports python-path application sys-devices sys-period llc-profiling help""".split()
+duration export parse query analyze rule clear reports python-path application sys-devices
+sys-period llc-profiling help""".split()
 METRICS = "ArithmeticUtilization PipeUtilization Memory MemoryL0 MemoryUB L2Cache ResourceConflictRatio MemoryAccess"
 METRICS = METRICS.split()
 USAGE = "usage: msprof [options] [app]\\n" + "\\n".join(f"      --{name}" for name in SWITCHES + OTHERS)
