@@ -20,15 +20,17 @@ from typing import Any
 
 import pytest
 
+from ascend_perf import manifest as manifest_files
 from ascend_perf.bench import collect as bench
 from ascend_perf.bench import command, watch
 from ascend_perf.bench._collect_words import name_of
 from ascend_perf.bench.collect import Collected, collect
 from ascend_perf.bench.folder import RunFolder
-from ascend_perf.collectors import _msprof_options, msprof
+from ascend_perf.collectors import _msprof_options, msprof, telemetry
 from ascend_perf.collectors.collect_plan import CollectRequest, Here, make_plan
 from ascend_perf.errors import InputError, MachineError, UsageError
 from ascend_perf.manifest import read_manifest
+from ascend_perf.model.run import Manifest
 from tests.collectors import _ascend_tree, _fake_msprof
 from tests.collectors._npu_smi_texts import A2
 
@@ -335,7 +337,7 @@ def test_room_for_the_manifest_is_kept_while_the_program_runs(run: Run, tmp_path
 
 
 def test_samples_that_found_no_room_are_left_out_and_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.telemetry, "write_samples", full)
+    monkeypatch.setattr(telemetry, "write_samples", full)
     done = run()
 
     assert noted(done, "the disk is full: the samples of telemetry could not be written")
@@ -363,16 +365,16 @@ def test_an_export_that_found_no_room_leaves_a_run_directory_that_says_so(
 def test_a_manifest_that_found_no_room_leaves_that_of_the_start(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    write = bench.manifests.write_manifest
+    write = manifest_files.write_manifest
     written: list[Path] = []
 
-    def once(folder: Path, manifest: Any) -> Path:
+    def once(folder: Path, manifest: Manifest) -> Path:
         if written:
             full()
         written.append(folder)
         return write(folder, manifest)
 
-    monkeypatch.setattr(bench.manifests, "write_manifest", once)
+    monkeypatch.setattr(manifest_files, "write_manifest", once)
     assert run().code == 0
     found = read_manifest(tmp_path / "run")
     assert (found.status, "was ended before the command was" in str(found.problem)) == ("interrupted", True)
