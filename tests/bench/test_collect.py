@@ -26,7 +26,7 @@ from ascend_perf.bench import command, watch
 from ascend_perf.bench._collect_words import name_of
 from ascend_perf.bench.collect import Collected, collect
 from ascend_perf.bench.folder import RunFolder
-from ascend_perf.collectors import _msprof_options, msprof, telemetry
+from ascend_perf.collectors import _msprof_options, msprof
 from ascend_perf.collectors.collect_plan import CollectRequest, Here, make_plan
 from ascend_perf.errors import InputError, MachineError, UsageError
 from ascend_perf.manifest import read_manifest
@@ -337,7 +337,11 @@ def test_room_for_the_manifest_is_kept_while_the_program_runs(run: Run, tmp_path
 
 
 def test_samples_that_found_no_room_are_left_out_and_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "write_samples", full)
+    def half(self: bench._Attempt) -> None:
+        (self._folder / bench.TELEMETRY_FILE).write_text("time_ns,")
+        full()
+
+    monkeypatch.setattr(bench._Attempt, "_write_samples", half)
     done = run()
 
     assert noted(done, "the disk is full: the samples of telemetry could not be written")
