@@ -366,6 +366,35 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_reported(url: str, tmp_pa
     store.database.close()
 
 
+DIES = """
+import os, signal
+import sqlalchemy as sa
+seen = []
+def dies(connection, cursor, statement, *rest):
+    seen.extend([statement] if statement.startswith("INSERT INTO points") else [])
+    if len(seen) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+sa.event.listen(sa.Engine, "before_cursor_execute", dies)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_file_whose_writer_dies_halfway_is_not_there(url: str, tmp_path: Path) -> None:
+    paths = [_samples.write(tmp_path / str(n), _samples.results(n)) for n in range(4)]
+    # It dies with the third file's row written and none of its values.
+    command = [sys.executable, "-c", DIES + WRITER, url, "-1", *map(str, paths)]
+    writer = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert (writer.returncode, writer.stdout) == (-signal.SIGKILL, "added\nadded\n"), writer.stderr
+
+    store = Store(Database(url))
+    assert store.count() == 2
+    assert {len(one) for one in store.points([one.id for one in store.series()]).values()} == {2}
+    assert [store.add(path).state for path in paths] == ["present", "present", "added", "added"]
+    store.database.close()
+
+
 # ---- addresses ------------------------------------------------------------------------------------------------------
 
 
