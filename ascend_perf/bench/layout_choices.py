@@ -76,16 +76,24 @@ def choices(
     """Layouts for the world of a device, the most promising first; that of the preset as it is among them.
 
     Args:
-        overrides: the user's settings, the same for all.
+        overrides: the user's settings, the same for all; axes of the layout among them are kept as they are.
         device: chip, ranks, links.
         wanted: as `parse_layouts` gives them: these alone, in their order, with those that do not fit and why.
 
     Raises:
-        UsageError: the user's settings are wrong.
+        UsageError: the user's settings are wrong, or set an axis that `wanted` sets as well.
     """
     base = workload.settings(preset, overrides).as_dict()
+    axes = {"data_parallel", *_AXES.values()}
+    fixed = [name for name in dict.fromkeys(text.partition("=")[0] for text in overrides) if name in axes]
+    if wanted is not None and fixed:
+        raise UsageError(
+            f"{fixed[0]} is part of the layout, and --layouts names those", hint="leave --layouts or the setting out"
+        )
+    kept_as_they_are = {name: base[name] for name in fixed if name in base}
+    tried: list[Changes] = [{}, *({**one, **kept_as_they_are} for one in _candidates(base, device))]
     made: list[Choice] = []
-    for changes in [{}, *_candidates(base, device)] if wanted is None else _whole(wanted):
+    for changes in tried if wanted is None else _whole(wanted):
         missing = [name for name, value in changes.items() if name not in base and value != _PLAIN.get(name)]
         if missing:
             problem = f"{workload.name} has no {missing[0]}"

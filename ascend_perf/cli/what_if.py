@@ -240,7 +240,8 @@ def text(found: WhatIf, lang: Literal["en", "zh"]) -> str:
     from ascend_perf.reports.what_if import short_rows, state
 
     texts, words = catalogue(lang), _WORDS[lang]
-    lines = [words["simulated"], "", f"{said(found.lead, lang)} {said(found.main, lang)}", ""]
+    space = " " if lang == "en" else ""
+    lines = [words["simulated"], "", f"{said(found.lead, lang)}{space}{said(found.main, lang)}", ""]
     lines += [_show.columns(short_rows(found, lang)), texts["what_if.marks"], ""]
     lines += [f"- {said(one.said, lang)}" for one in found.verdicts] if len(found.verdicts) > 1 else []
     for one in found.outcomes:

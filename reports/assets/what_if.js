@@ -53,7 +53,7 @@
     return h("section", { id: "verdict", class: "verdict" },
       h("p", { class: "badges" }, h("span", { class: "badge simulated" }, AP.t("origin.simulated")),
         h("span", { class: "muted" }, [AP.data.generator].concat(AP.data.versions.map(function (v) { return v[0] + " " + v[1]; })).join(" · "))),
-      h("h1", null, AP.w(AP.data.lead), " ", h("strong", null, AP.w(AP.data.main))),
+      h("h1", null, AP.w(AP.data.lead), AP.state.lang === "zh" ? null : " ", h("strong", null, AP.w(AP.data.main))),
       AP.data.groups.length > 1 ? h("ul", { class: "wi-verdicts" }, AP.data.groups.map(function (g) { return h("li", null, AP.w(g.said)); })) : null);
   }
 

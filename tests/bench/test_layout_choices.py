@@ -60,6 +60,27 @@ def test_the_choices_are_exactly_those_that_fit() -> None:
     assert all(not one.problem for one in found)
 
 
+@pytest.mark.parametrize(("setting", "names"), [
+    # Eight ranks in pairs of tensor ranks: one, two or four stages of the four layers.
+    ("tensor_ranks=2", {"tp 2 x ddp 4", "tp 2 x fsdp 4", "tp 2 x pp 2 x ddp 2", "tp 2 x pp 2 x fsdp 2", "tp 2 x pp 4"}),
+    # Heads of keys: four, so tensor and context ranks together are four at most.
+    ("context_ranks=2", {
+        "cp 2 x ddp 4", "cp 2 x fsdp 4", "cp 2 x pp 2 x ddp 2", "cp 2 x pp 2 x fsdp 2", "cp 2 x pp 4",
+        "tp 2 x cp 2 x ddp 2", "tp 2 x cp 2 x fsdp 2", "tp 2 x cp 2 x pp 2",
+    }),
+])  # fmt: skip
+def test_an_axis_that_the_user_set_is_kept(setting: str, names: set[str]) -> None:
+    found = choices(PRETRAIN, "tiny", (*SMALL, setting), VirtualNpu(world_size=8))
+    assert {one.name for one in found} == names and not any(one.problem for one in found)
+
+
+def test_an_axis_that_cannot_be_is_said_and_not_replaced() -> None:
+    (one,) = choices(PRETRAIN, "tiny", (*SMALL, "tensor_ranks=3"), VirtualNpu(world_size=8))
+    assert "tensor_ranks 3 does not divide 8 heads" in one.problem
+    with pytest.raises(UsageError, match="tensor_ranks is part of the layout"):
+        choices(PRETRAIN, "tiny", ("tensor_ranks=2",), VirtualNpu(world_size=8), parse_layouts("fsdp"))
+
+
 def test_each_choice_uses_all_ranks() -> None:
     for one in choices(PRETRAIN, "tiny", SMALL, VirtualNpu(world_size=16)):
         assert math.prod(int(count) for count in re.findall(r"\d+", one.name)) == 16
