@@ -386,6 +386,7 @@ class _Attempt:
         records = devices.records()
         self._notes += devices.export(self._trace, records)
         self._notes += devices.mark_own_profiles(records)
+        self._notes += virtual.without_class(records)
         if self._snapshot is not None:
             self._notes += virtual.write_snapshot(
                 self._snapshot, records, workload=name_of(self._request.command), facts=devices.versions

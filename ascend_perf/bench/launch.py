@@ -258,7 +258,7 @@ class _Attempt:
         if self._virtual is not None:
             records = self._virtual.records()
             said = self._said = virtual.completed(said, records, self._virtual.settings.clock)
-            self._notes += [virtual.SIMULATED.en, virtual.NO_VALUES]
+            self._notes += [virtual.SIMULATED.en, virtual.NO_VALUES, *virtual.without_class(records)]
             if said.ranks:
                 self._notes += self._virtual.export(self._folder / TRACE_FOLDER, records)
                 self._notes += self._snapshot_of(records)

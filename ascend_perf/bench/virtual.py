@@ -65,6 +65,8 @@ COLLECTIVES: Final = {
 WHOLE_SNAPSHOT: Final = (
     "no whole step was seen before recording began: it holds everything from start to end"
 )
+MAX_UNCLASSED: Final = 12
+"""Operators of no class that are named."""
 MAX_CHOICES: Final = 4
 """Settings that would fit which are named."""
 
@@ -287,6 +289,20 @@ def write_snapshot(
     except InputError as error:
         return (f"no snapshot: {error.what}",)
     return () if windows else (WHOLE_SNAPSHOT,)
+
+
+def without_class(records: Sequence[Record]) -> tuple[str, ...]:
+    """The operators that the cost model does not know, as a note; none where it knows all."""
+    launches: dict[str, int] = {}
+    for record in records:
+        for name, count in record.launches_without_class().items():
+            launches[name] = launches.get(name, 0) + count
+    if not launches:
+        return ()
+    most = sorted(launches, key=lambda name: (-launches[name], name))
+    named = ", ".join(f"{name} ({launches[name]})" for name in most[:MAX_UNCLASSED])
+    rest = f", +{len(most) - MAX_UNCLASSED}" if len(most) > MAX_UNCLASSED else ""
+    return (f"operators without a class of their own in the cost model, with launches: {named}{rest}",)
 
 
 def step_windows(record: Record) -> list[tuple[int, int]]:

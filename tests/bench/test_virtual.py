@@ -19,7 +19,9 @@ from ascend_perf.cli.collect import command as collect_command
 from ascend_perf.cli.run import command as run_command
 from ascend_perf.collectors import step_marks
 from ascend_perf.collectors.virtual_npu import VirtualNpu
+from ascend_perf.collectors.virtual_npu.record import read_folder, read_record
 from ascend_perf.errors import UsageError
+from ascend_perf.reports.phrases import phrase
 from ascend_perf.workloads import _spec
 from tests.collectors.virtual_npu._records import PID, small_job
 
@@ -225,3 +227,22 @@ def test_profiles_that_the_program_made_itself_are_marked_and_the_record_keeps_n
     content = path.read_text("utf-8")
     assert str(tmp_path) not in content and f"\tinit\t{PID}_20260101000000000_ascend_pt\n" in content
     assert devices.mark_own_profiles(devices.records()) == ()  # no folder that is still known
+
+
+def test_operators_that_the_cost_model_does_not_know_are_named_with_their_launches(tmp_path: Path) -> None:
+    for rank, unknown in enumerate((["aclnnRmsNorm"], ["aclnnMaxPool2dWithMask", "aclnnRmsNorm", "aclnnNever"])):
+        job = small_job(rank)
+        for name in unknown:
+            job.put("U", name)
+        job.write(tmp_path)
+    records = read_folder(tmp_path)
+    assert [record.unclassed for record in records] == [
+        ("aclnnRmsNorm",), ("aclnnMaxPool2dWithMask", "aclnnRmsNorm", "aclnnNever"),
+    ]  # fmt: skip
+    (note,) = virtual.without_class(records)  # two steps each
+    assert note.endswith(": aclnnRmsNorm (4), aclnnMaxPool2dWithMask (2), aclnnNever (0)")
+    assert phrase(note).zh == (
+        "成本模型中没有单独类别的算子（按 other 类计时）及下发次数：aclnnRmsNorm (4), aclnnMaxPool2dWithMask (2), "
+        "aclnnNever (0)"
+    )
+    assert virtual.without_class([read_record(small_job(2).write(tmp_path))]) == ()
