@@ -259,6 +259,8 @@ def _host(mean: str | None, std: str | None) -> Host | None:
 
 def text_of(plan: Plan, described: WorkloadPlan | None, lang: Lang, built: Built | None = None) -> str:
     """The plan in words."""
+    from ascend_perf.reports.phrases import spoken
+
     words = _WORDS[lang]
     lines: list[str] = []
     if described is not None:
@@ -283,7 +285,7 @@ def text_of(plan: Plan, described: WorkloadPlan | None, lang: Lang, built: Built
     elif built.is_done and built.om is not None:
         lines.append(words["built"].format(built.om))
     else:
-        lines.append(words["not_built"].format(_plain(built.problem)))
+        lines.append(words["not_built"].format(_plain(spoken(built.problem, lang))))
         if built.cure is not None:
             lines.append(words["note"].format(_say(built.cure, lang)))
     lines.append(words["proved" if plan.is_done else "not_proved"])

@@ -51,6 +51,8 @@ def test_what_the_tools_refuse_is_said_in_chinese() -> None:
         ("net.onnx is not in out", "out 中没有 net.onnx"),
         ("cannot use a.log: File name too long", "无法使用 a.log：文件名过长"),
         ("the command cannot be started: train.py: Permission denied", "命令无法启动：train.py：没有权限"),
+        ("atc failed: it ended with code 3", "atc 失败：以退出码 3 结束"),
+        ("atc tells of success, but there is no new net.aipp.om", "atc 报告成功，但没有新的 net.aipp.om"),
         ("t.log: 3 lines match, none has a number", "t.log：3 行匹配，但都没有数值"),
     ],
 )  # fmt: skip
