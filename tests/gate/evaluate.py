@@ -177,6 +177,10 @@ def main(arguments: Sequence[str]) -> int:
     false_alarms = max(one.flagged["gate"][0.0] for one in results)
     found = min(one.flagged["gate"][0.05] for one in promised)
     print(f"\nat most {false_alarms:.2%} false alarms; with 10 launches a side at least {found:.1%} of 5 % found")
+    for one in results:
+        if one.scenario.disturbed:
+            print(f"with {one.scenario.disturbed:.0%} of the launches disturbed {one.flagged['gate'][0.05]:.1%} found, "
+                  f"{one.inconclusive[0.05]:.1%} inconclusive")  # fmt: skip
     return 0 if false_alarms <= 0.01 and found >= 0.90 else 1
 
 
