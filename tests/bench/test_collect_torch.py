@@ -207,8 +207,8 @@ def test_torch_npu_is_recorded_raw_and_parsed_in_a_process_of_its_own(tmp_path: 
     assert any("the profiler warned: Failed to start profiler" in note for note in done.manifest.notes)
 
 
-# The model goes before the interpreter ends: a thread of gloo that drops its last work while Python shuts down takes the
-# whole process with it ("terminate called without an active exception").
+# The model goes before the interpreter ends: a thread of gloo that drops its last work while Python shuts down takes
+# the whole process with it ("terminate called without an active exception").
 RANKS = """
 import os, sys
 import torch

@@ -1,4 +1,4 @@
-"""A page of simulated data says so in a band that is always in view, in both languages; one of measured data has none."""
+"""A page of simulated data says so in a band always in view, in both languages; that of measured data has none."""
 
 from __future__ import annotations
 
