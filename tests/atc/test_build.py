@@ -37,6 +37,8 @@ if how == "slow":
 name = words["output"] + ("_linux_aarch64" if how == "long" else "")
 if how != "nothing":
     Path(name + ".om").write_bytes(b"om of " + Path(words["model"]).name.encode())
+if how == "cut":  # killed inside, by its own parent: the model may be half
+    sys.exit(0)
 print("...\\nATC run success, welcome to the next use.")
 """
 
@@ -72,6 +74,12 @@ def test_an_om_of_an_earlier_build_is_not_taken_for_a_new_one(tool: Path) -> Non
     again = built(tool)
     assert again.om == folder / "m.aipp.om"
     assert again.om.read_bytes() == b"om of m.onnx"
+
+
+def test_a_model_without_the_line_of_success_is_not_done(tool: Path) -> None:
+    done = built(tool, "cut")
+    assert not done.is_done
+    assert done.problem == "atc failed: ATC start working now, please wait for a moment."
 
 
 def test_a_failure_has_its_error_and_the_package_to_install(tool: Path) -> None:
@@ -125,7 +133,7 @@ def test_the_command_builds_where_cann_is(tool: Path, monkeypatch: pytest.Monkey
     variables["FAKE_ATC"] = "ops"
     failed = call(root, "--lang", "zh")
     assert failed.return_value == 1
-    assert "未生成：atc failed: E10001" in failed.output
+    assert "未生成：atc 失败：E10001" in failed.output
     assert "ops 包" in failed.output
 
 

@@ -338,6 +338,7 @@ def test_room_for_the_manifest_is_kept_while_the_program_runs(run: Run, tmp_path
 
 def test_samples_that_found_no_room_are_left_out_and_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def half(self: bench._Attempt) -> None:
+        assert not (self._told / bench.RESERVE_FILE).exists()  # the room is free for them and for the manifest
         (self._folder / bench.TELEMETRY_FILE).write_text("time_ns,")
         full()
 
