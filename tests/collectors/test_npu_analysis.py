@@ -146,3 +146,29 @@ def test_at_most_half_of_the_cores_parse_at_once(
         "(hint: one process for each device, or torch_npu 2.6.0)"
     ]
     assert len(attempt._notes) == 4  # none of them was parsed
+
+
+@pytest.mark.parametrize("said", ["", "Export CANN Profiling data failed! 'msprof' command not found!"])
+def test_a_profile_with_the_hosts_side_only_is_said(tmp_path: Path, said: str) -> None:
+    """The parser ends with 0 and leaves a timeline: that the kernels are missing stands in a line of its output."""
+    folder = tmp_path / "rank0_20260407101532881_ascend_pt"
+    folder.mkdir()
+    attempt: Any = bench._Attempt.__new__(bench._Attempt)
+    attempt._processes, attempt._trace, attempt._notes = [], tmp_path, []
+    attempt._here = Here(variables={}, has_npu=True, torch_npu_version="2.7.1")
+    attempt._on_notice = lambda text: None
+
+    def quietly(given: Sequence[str]) -> str:
+        output = folder / npu_analysis.OUTPUT
+        output.mkdir()
+        (output / "trace_view.json").write_text("[]")
+        return said
+
+    attempt._quietly = quietly
+
+    attempt._parse_npu()
+
+    assert attempt._notes == ([] if not said else [
+        f"{folder.name}: only the host's side was parsed: the parser of the device's data (msprof) was not found "
+        "(hint: source set_env.sh of CANN and analyze the run directory again)"
+    ])  # fmt: skip
