@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,6 +108,20 @@ def options(*, soc: bool = True) -> Callable[[Callable[..., None]], Callable[...
         return function
 
     return add
+
+
+def check_snapshot(path: Path | None) -> None:
+    """Refuse a place for a snapshot that cannot take it, before anything runs.
+
+    Raises:
+        UsageError: it is a folder, or in a folder that is not there or may not be written.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"--snapshot {path}: it is a folder", hint="name a file, such as head.ops.txt")
+    if not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise UsageError(f"--snapshot {path}: its folder cannot be written", hint="make the folder first")
 
 
 def bytes_of(text: str, option: str) -> int:

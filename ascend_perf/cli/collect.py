@@ -149,6 +149,7 @@ def command(
             raise UsageError(f"--with {collector} does not know virtual NPUs", hint="leave --with out")
         if measures_overhead:
             raise UsageError("--measure-overhead: a virtual NPU has no time of its own to measure", hint="leave it out")
+        _virtual.check_snapshot(snapshot)
         collector, soc, job = "torch-npu", None, _job(given, words)
     else:
         given.refuse(but=("soc",))

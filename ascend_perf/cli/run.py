@@ -131,6 +131,7 @@ def command(
     if device == _virtual.DEVICE:
         from ascend_perf.bench.virtual import job_of
 
+        _virtual.check_snapshot(snapshot)
         job = job_of(given.settings(), nproc, nnodes, find_workload(workload).min_ranks)
         nproc = job.processes
     else:

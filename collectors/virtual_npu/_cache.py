@@ -19,6 +19,8 @@ from ascend_perf.errors import MachineError
 TEMPORARY: Final = "unfinished-"
 """Folders of this name belong to whoever holds the lock; others are left over from a run that was killed."""
 
+_CURE: Final = "name a folder that can: ASCEND_PERF_CACHE=/folder/of/yours"
+
 KEPT_DAYS: Final = 30
 """What nobody used for so long is removed when something new is made. Status: assumed."""
 
@@ -31,7 +33,14 @@ def locked(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
         MachineError: the folder cannot be written (also from what runs inside: no space, not allowed).
     """
     with space_and_rights(cache):
-        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOENT, errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP):
+                raise
+            raise MachineError(
+                f"the cache folder of the virtual NPU cannot be made: {problem.strerror}", hint=_CURE
+            ) from problem
         with (cache / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,8 +101,7 @@ def space_and_rights(cache: Path) -> Iterator[None]:
             ) from problem
         if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise MachineError(
-                f"the cache folder of the virtual NPU cannot be written: {problem.strerror}",
-                hint="name a folder that can: ASCEND_PERF_CACHE=/folder/of/yours",
+                f"the cache folder of the virtual NPU cannot be written: {problem.strerror}", hint=_CURE
             ) from problem
         raise
 

@@ -19,8 +19,10 @@ Clock = Literal["wall", "modelled"]
 
 FAULT_FIELDS: Final[Mapping[str, int]] = {"slow_rank": 2, "slow_link": 1, "launch_latency": 1, "op_factor": 2}
 """Planted faults and how many values each takes: RANK FACTOR, FACTOR, NANOSECONDS, OPERATOR FACTOR."""
-LIMITS: Final[Mapping[str, int]] = {"world_size": 131_072, "ranks_per_node": 128, "hbm_bytes": 1 << 46}
-"""torch keeps lists of all ranks (a hundred million of them fill the host's memory), and numbers devices in 7 bits."""
+LIMITS: Final[Mapping[str, int]] = {"world_size": 131_072, "ranks_per_node": 131_072, "hbm_bytes": 1 << 46}
+"""torch keeps lists of all ranks: a hundred million of them fill the host's memory."""
+MAX_DEVICES: Final = 32
+"""Devices that a process can see. Source: an assertion of torch_npu 2.13 (NPUStream.cpp)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +96,9 @@ class VirtualNpu:
 
     @property
     def device_count(self) -> int:
-        """Devices that a process sees: those of one node."""
-        return min(self.ranks_per_node, max(self.world_size, 1)) if self.world_size > 1 else self.ranks_per_node
+        """Devices that a process sees: those of one node, as far as torch_npu takes them."""
+        there = min(self.ranks_per_node, self.world_size) if self.world_size > 1 else self.ranks_per_node
+        return min(there, MAX_DEVICES)
 
     def links(self) -> tuple[float | None, float | None]:
         """Bytes per second inside a node and between nodes, per card and direction; None where nothing is known."""

@@ -202,6 +202,15 @@ def test_collect_plans_for_virtual_devices_and_refuses_what_cannot_be(tmp_path: 
         assert isinstance(done.exception, UsageError) and what in done.exception.what
 
 
+def test_a_place_that_takes_no_snapshot_is_said_before_anything_runs(tmp_path: Path) -> None:
+    words = ["--device", "virtual-npu", "-o", str(tmp_path / "run")]
+    for place, what in ((tmp_path, "it is a folder"), (tmp_path / "no" / "x.txt", "its folder cannot be written")):
+        for command, more in ((run_command, ["llm-pretrain"]), (collect_command, ["--", "python", "x.py"])):
+            done = CliRunner().invoke(command, [*words, "--snapshot", str(place), *more])
+            assert isinstance(done.exception, UsageError) and what in done.exception.what
+    assert not (tmp_path / "run").exists()
+
+
 def test_json_of_facts() -> None:
     job = virtual.job_of(VirtualNpu(world_size=8, hbm_bytes=GIB), None, 1)
     facts = json.loads(json.dumps(virtual.facts_of(job)))

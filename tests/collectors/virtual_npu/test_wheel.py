@@ -282,6 +282,9 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, copying: wheel.Interpret
     (tmp_path / "cache").write_text("a file", "utf-8")
     with pytest.raises(MachineError, match="cannot be written"):
         site_for(copying, tmp_path / "cache", None, quiet, {})
+    with pytest.raises(MachineError, match="cannot be made: File name too long") as failed:
+        site_for(copying, tmp_path / ("x" * 300), None, quiet, {})
+    assert "ASCEND_PERF_CACHE" in failed.value.hint
 
 
 def test_this_interpreter() -> None:
