@@ -30,7 +30,9 @@ def test_the_defaults_are_one_910b2_of_a_node_of_eight() -> None:
     assert settings.device_name == "Ascend910B2 (virtual)"
 
 
-@pytest.mark.parametrize(("world", "per_node", "devices"), [(1, 8, 8), (2, 8, 2), (8, 8, 8), (64, 8, 8), (64, 16, 16), (384, 384, 32)])
+@pytest.mark.parametrize(
+    ("world", "per_node", "devices"), [(1, 8, 8), (2, 8, 2), (8, 8, 8), (64, 8, 8), (64, 16, 16), (384, 384, 32)]
+)
 def test_a_process_sees_the_devices_of_its_node(world: int, per_node: int, devices: int) -> None:
     assert VirtualNpu(world_size=world, ranks_per_node=per_node).device_count == devices
 
