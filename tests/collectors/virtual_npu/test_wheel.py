@@ -282,8 +282,17 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, copying: wheel.Interpret
     (tmp_path / "cache").write_text("a file", "utf-8")
     with pytest.raises(MachineError, match="cannot be written"):
         site_for(copying, tmp_path / "cache", None, quiet, {})
-    with pytest.raises(MachineError, match="cannot be made: File name too long") as failed:
-        site_for(copying, tmp_path / ("x" * 300), None, quiet, {})
+
+
+def test_a_cache_that_cannot_be_made(
+    tmp_path: Path, copying: wheel.Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:  # as below /proc
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(MachineError, match="cannot be made: No such file or directory") as failed:
+        site_for(copying, tmp_path / "cache", None, quiet, {})
     assert "ASCEND_PERF_CACHE" in failed.value.hint
 
 
