@@ -75,7 +75,8 @@ def test_a_job_of_64_in_one_process() -> None:
     said = json.loads(done.stdout.splitlines()[-1])
     assert said == {
         "world": [64, 0], "group": [3, 0], "gathered": [64, {"rank": 0}], "share": "mine", "sent": ["a", 1],
-        "made": [2, 2], "other": "this process stands for all 8 ranks and is rank 0: it cannot be rank 3. Where the program starts its "
+        "made": [2, 2],
+        "other": "this process stands for all 8 ranks and is rank 0: it cannot be rank 3. Where the program starts its "
         "ranks itself, leave --world-size out",
         "store": ["1", 2, 5], "swapped": ["2", "2"], "kept": [2, True, False, ""], "prefixed": "7",
         "backends": ["cpu:fake,npu:hccl", "hccl", "cpu:fake,npu:hccl", "fake", "nccl"],

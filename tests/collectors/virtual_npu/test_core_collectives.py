@@ -537,3 +537,10 @@ def test_launches_cost_what_the_cost_model_says_where_the_settings_do_not(tmp_pa
     assert (record.header["host_launch_ns"], record.header["launch_latency_ns"]) == ("8766", "4321")
     table = record.tables["K"]
     assert (table["host_ns"].tolist(), table["ready_ns"].tolist()) == ([0, 8766], [4321, 8766 + 4321])
+
+
+def test_a_cost_model_that_is_not_understood_ends_the_process_before_it_records(tmp_path: Path) -> None:
+    assert len(run_ranks("device.stream()", tmp_path, 1, cost="right")) == 1
+    for old in tmp_path.glob("*"):
+        old.unlink()
+    assert run_ranks("device.stream()", tmp_path, 1, expect=78, cost="wrong") == []
