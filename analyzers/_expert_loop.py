@@ -78,7 +78,8 @@ def loop_of(time: KernelTime, classes: Text) -> Loop | None:
       multiplies its tokens twice or more; gradients of weights differ in rows too, but have each number once), or
     - a router's kernels (TopK, MoE) lie in the same block, batched products aside, which may dispatch tokens, or
     - the trace routes tokens (such kernels anywhere, a group named ep of several ranks), and gathers or scatters lie
-      between the products.
+      between the products, or
+    - its products are those of a run that is near the router or moves tokens: same weight shape, same tokens.
 
     All-to-all is no evidence here: sequence parallelism of a dense model has it too.
 
@@ -107,10 +108,10 @@ def loop_of(time: KernelTime, classes: Text) -> Loop | None:
             continue
         places = signs.place[rows]
         is_cut = (np.diff(places) > MAX_BETWEEN + 1) | (np.diff(signs.block[places]) > 0)
-        kept = [
-            run for run in np.split(rows, np.flatnonzero(is_cut) + 1)
-            if len(run) >= MIN_EXPERTS.value and (_is_varied(tokens[run], is_shared[run]) or signs.are_routed(run))
-        ]  # fmt: skip
+        whole = [run for run in np.split(rows, np.flatnonzero(is_cut) + 1) if len(run) >= MIN_EXPERTS.value]
+        # The backward of a loop has the products of its forward, far from the router.
+        known = np.concatenate([np.zeros(0), *(tokens[run] for run in whole if signs.are_routed(run))])
+        kept = [run for run in whole if np.isin(tokens[run], known).all() or _is_varied(tokens[run], is_shared[run])]
         if not kept:
             continue
         members = np.concatenate(kept)

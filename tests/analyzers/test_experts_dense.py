@@ -260,6 +260,22 @@ def test_of_a_mixture_only_the_products_of_experts_are_counted(model: Model, mlp
     assert spent.value == count * DURATION
 
 
+def test_the_backward_of_a_padded_loop_is_of_experts_too() -> None:
+    # Gradients of the inputs have the shapes of the forward's other product, with no router near.
+    step = dense(Model(layers=2), padded)
+    for _ in range(2):
+        step.add("RmsNormGrad")
+        for _ in range(8):
+            step.product(512, 4096, 1408, expert=True)
+            step.product(4096, 512, 1408)  # of the weight: its number of rows is the width of the model
+            step.add("SwiGluGrad")
+            for _ in range(2):
+                step.product(512, 1408, 4096, expert=True)
+                step.product(1408, 512, 4096)
+    (found,) = [f for f in judge(step).findings if f.code == "E-02"]
+    assert f"{sum(step.is_expert)} products in 8 rows of" in found.title.en
+
+
 def test_a_group_of_experts_is_no_evidence_against_attention() -> None:
     # The rank of a mixture whose experts run in grouped products: query, key, value and output stay what they are.
     def grouped(step: Step, layer: int) -> None:
