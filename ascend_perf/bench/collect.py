@@ -211,7 +211,7 @@ class _Attempt:
             self._environment = self._virtual.environment(self._environment)
             if self._snapshot is not None:
                 self._environment[step_marks.VARIABLE] = "1"
-            self._notes.append(virtual.SIMULATED.en)
+            self._notes += [virtual.SIMULATED.en, virtual.NO_VALUES]  # a program prints its zeros all the same
 
     # ---- the command -------------------------------------------------------------------------------------------------
 

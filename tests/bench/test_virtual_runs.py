@@ -180,6 +180,11 @@ def test_a_program_of_the_user_s_own(tmp_path: Path, launcher: bool) -> None:
     assert f"ranks {world} {everyone}" in done.stdout
     manifest = manifests.read_manifest(folder)
     assert (manifest.data_origin, manifest.status) == ("simulated", "complete"), manifest.problem
+    assert "computes nothing: there is no loss" in done.stderr  # what the program printed is not one
+    assert "torch_npu" in manifest.versions and "ASCEND_HOME_PATH" not in manifest.environment
+    assert str(tmp_path) not in "".join(
+        path.read_text("utf-8") for path in folder.rglob("*") if path.suffix in (".log", ".json", ".vnpu", ".csv")
+    )
     assert manifest.device_facts["world_size"] == world
     assert json.loads((folder / "report" / "report.json").read_text("utf-8"))["data_origin"] == "simulated"
     assert len(list((folder / "trace").iterdir())) == (2 if launcher else 1)
