@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from ascend_perf.model.table import NULL, Kind, Table, Text, Values
 from ascend_perf.model.tables import ALL
 from ascend_perf.model.trace import Meta, Trace
 from tests._support import Said
+from tests.reports._browser import Browser, chromium
 
 # No test asserts on time: on a loaded machine the default limits of an example would be such assertions.
 settings.register_profile(
@@ -39,6 +40,17 @@ def traces() -> Path:
     if folder is None:
         pytest.skip("real traces are not at hand: set ASCEND_PERF_TRACES")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Headless Chromium of 1280 by 900 px; the test is skipped where it is not installed."""
+    program = chromium()
+    if program is None:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
+        made.size(1280, 900)
+        yield made
 
 
 def build_table(name: str, rows: Rows) -> Table:

@@ -3,34 +3,7 @@
 (function () {
   const h = AP.h;
   const q = AP.format.quantity;
-  const root = document.documentElement;
-  const app = document.getElementById("app");
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const LONGEST = 4;  // times the shortest bar
-  let printing = false;
-
-  function applyTheme() {
-    const chosen = AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme;
-    root.setAttribute("data-theme", printing ? "light" : chosen);
-  }
-
-  function top() {
-    return h("header", { class: "top" },
-      h("a", { class: "brand", href: "#verdict" }, "ascend-perf"),
-      h("span", { class: "label", title: AP.data.label }, AP.data.label),
-      h("div", { class: "controls screen" },
-        h("div", { class: "switch", role: "group", "aria-label": AP.t("ui.language") }, [["en", "English", "en"], ["zh", "中文", "zh-CN"]].map(function (v) {
-          return h("button", { type: "button", "aria-pressed": v[0] === AP.state.lang ? "true" : "false", lang: v[2], "data-value": v[0], on: { click: function () {
-            AP.state.lang = v[0];
-            AP.save();
-            AP.render();
-            app.querySelector("[data-value='" + v[0] + "']").focus({ preventScroll: true });
-          } } }, v[1]);
-        })),
-        h("label", { class: "theme" }, h("span", { class: "off" }, AP.t("ui.theme")),
-          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(); } } },
-            ["auto", "light", "dark"].map(function (t) { return h("option", { value: t, selected: t === AP.state.theme }, AP.t("ui.theme_" + t)); })))));
-  }
 
   function simulated(title) {
     return title + " (" + AP.t("origin.simulated") + ")";
@@ -39,14 +12,6 @@
   function entries() {
     return [["verdict", AP.t("ui.top")], ["chart", AP.t("what_if.chart")], ["tables", AP.t("what_if.table")]]
       .concat(AP.data.left_out.length ? [["left-out", AP.t("what_if.left_out")]] : []).concat([["notes", AP.t("what_if.notes")]]);
-  }
-
-  function nav() {
-    return h("nav", { class: "side screen", "aria-label": AP.t("ui.sections") },
-      h("label", { class: "jump" }, h("span", { class: "off" }, AP.t("ui.jump")),
-        h("select", { on: { change: function (e) { location.hash = e.target.value; } } },
-          entries().map(function (e) { return h("option", { value: e[0] }, e[1]); }))),
-      h("ol", null, entries().map(function (e) { return h("li", null, h("a", { href: "#" + e[0] }, e[1])); })));
   }
 
   function verdict() {
@@ -126,35 +91,5 @@
     ];
   }
 
-  // Tables ask for a rank and for kernels of the report page, which estimates have not.
-  AP.chooseRank = function () {};
-
-  AP.render = function () {
-    AP.tip(null);
-    const y = window.scrollY;
-    root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";
-    document.title = AP.t("what_if.title") + " · " + AP.data.label.slice(0, 200) + " · ascend-perf";
-    app.replaceChildren(
-      h("a", { class: "skip", href: "#verdict" }, AP.t("ui.skip")),
-      AP.banner(),
-      top(),
-      h("div", { class: "frame" }, nav(), h("main", { id: "main" }, verdict(), chart(), tables(), rest())));
-    window.scrollTo(0, y);
-    applyTheme();
-  };
-
-  window.addEventListener("beforeprint", function () {
-    document.querySelectorAll("figure.table").forEach(function (f) { f.unfold(); });
-    printing = true;
-    applyTheme();
-  });
-  window.addEventListener("afterprint", function () {
-    printing = false;
-    document.querySelectorAll("figure.table").forEach(function (f) { f.fold(); });
-    applyTheme();
-  });
-  dark.addEventListener("change", applyTheme);
-  window.addEventListener("scroll", function () { AP.tip(null); }, { passive: true });
-  window.addEventListener("keydown", function (e) { if (e.key === "Escape") AP.tip(null); });
-  AP.render();
+  AP.sheet("what_if.title", entries, function () { return [verdict(), chart(), tables(), rest()]; });
 })();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -191,14 +190,6 @@ def test_an_address_in_a_foreign_database_that_is_none_is_not_linked(tmp_path: P
 needs_chromium = pytest.mark.skipif(
     chromium() is None, reason="Chromium is not installed (Debian: apt-get install chromium)"
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        yield made
 
 
 @pytest.mark.browser

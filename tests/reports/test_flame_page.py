@@ -50,14 +50,6 @@ def sample(rank: int = 0) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     traces = (sample(0), sample(1))
     outcomes = [replace(flame.run_on_trace(trace), trace_index=i) for i, trace in enumerate(traces)]

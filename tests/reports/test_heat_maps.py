@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -19,14 +18,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(chromium() is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        yield made
 
 
 def table(name: str, columns: dict[str, tuple[list[Cell], Literal["none", "ns", "ratio"]]]) -> ResultTable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,6 @@ pytestmark = [
 ]
 
 PAGES: dict[str, Callable[[], Payload]] = {"one": _samples.one_rank, "many": lambda: _job_samples.job(64)}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        made.size(1280, 900)
-        yield made
 
 
 def opened(browser: Browser, made: Payload, path: Path) -> None:

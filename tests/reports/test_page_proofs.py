@@ -28,15 +28,6 @@ OWLV2 = "kineto/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        made.size(1280, 900)
-        yield made
-
-
-@pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_html(_samples.payload(), path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,6 @@ ROOFLINE: dict[str, Unit] = {
     "name": "none", "intensity_flops_per_byte": "none", "achieved_flops_per_s": "flops_per_s", "time_ns": "ns",
 }  # fmt: skip
 LARGE: list[list[Cell]] = [["matmul", 100.0, 1e14, 9_000_000], ["add", 0.1, 1e11, 1_000_000]]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        yield made
 
 
 def opened(browser: Browser, path: Path, analyzer: str, shown: ResultTable) -> None:

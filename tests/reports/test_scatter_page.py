@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -34,14 +33,6 @@ ROWS: list[list[Cell]] = [
     ["broadcast", "pp", 2, "HCCS", 1, 0, 50_000, 50_000, 2e9, 2.8e10],
 ]
 PATH: dict[str, Unit] = {"component": "none", "class": "none", "time_ns": "ns", "share_ratio": "ratio"}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        yield made
 
 
 def table(name: str, units: dict[str, Unit], rows: list[list[Cell]], note: Words | None = None) -> ResultTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ascend_perf.model.trace import Meta, Trace
 from ascend_perf.reports.html import write_html
 from ascend_perf.reports.markdown import text as markdown_text
 from tests.reports import _axe, _samples
-from tests.reports._browser import Browser, chromium
+from tests.reports._browser import Browser
 
 
 def test_the_summary_and_the_markdown_begin_with_it() -> None:
@@ -28,16 +27,6 @@ def test_the_summary_and_the_markdown_begin_with_it() -> None:
     payload = _samples.one_rank()
     assert markdown_text(replace(payload, data_origin="simulated")).startswith("> **simulated**: nothing ran on an NPU")
     assert markdown_text(payload).startswith("# ")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    if program is None:
-        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
-    with Browser(program, tmp_path_factory.mktemp("profile")) as made:
-        made.size(1280, 900)
-        yield made
 
 
 @pytest.mark.browser

@@ -13,19 +13,18 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from ascend_perf.bench.virtual import Job, VirtualDevices
-from ascend_perf.collectors.virtual_npu import Prepared, VirtualNpu, prepare
+from ascend_perf.collectors.virtual_npu import VirtualNpu
 from ascend_perf.collectors.virtual_npu.op_stream import op_stream
 from ascend_perf.collectors.virtual_npu.record import Record, read_folder
-from ascend_perf.errors import MachineError
 from ascend_perf.op_streams import OpStream
 from ascend_perf.workloads import _spec
+from tests._virtual_npu import ready_npu
 from tests.workloads._virtual_cases import BEGIN, END
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -75,23 +74,9 @@ _ITS_OWN: Final = tuple(re.compile(rf".*\.cpp:\d+\] Warning: {text} \(function .
 _WARNED: Final = re.compile(r"warning|\[ERROR\]|\berror\b", re.IGNORECASE)
 
 
-@lru_cache(maxsize=1)
-def _prepared() -> Prepared | MachineError:
-    try:
-        return prepare(VirtualNpu())
-    except MachineError as error:
-        return error
-
-
 @pytest.fixture(autouse=True)
 def needs_virtual_npu() -> None:
-    """Without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
-    pytest.importorskip("torch")
-    found = _prepared()
-    if isinstance(found, MachineError):
-        if "ASCEND_PERF_OFFLINE" not in os.environ:
-            raise found
-        pytest.skip(f"no virtual NPU here: {found.what}")
+    ready_npu()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import pytest
 from ascend_perf.collectors.virtual_npu import Prepared, VirtualNpu, contract, variables
 from ascend_perf.collectors.virtual_npu._contract_calls import fits, literal
 from ascend_perf.collectors.virtual_npu._contract_names import Facts
-from ascend_perf.errors import MachineError
+from tests._virtual_npu import ready_npu
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[3]
@@ -21,14 +21,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def wheel() -> tuple[Facts, Prepared]:
-    """What torch_npu offers; without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
-    pytest.importorskip("torch")
-    try:
-        return contract.facts_of()
-    except MachineError as error:
-        if "ASCEND_PERF_OFFLINE" not in os.environ:
-            raise
-        pytest.skip(f"no virtual NPU here: {error.what}")
+    """What torch_npu offers."""
+    ready_npu()
+    return contract.facts_of()
 
 
 def test_our_own_sources_call_what_is_there(wheel: tuple[Facts, Prepared]) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ascend_perf.collectors.virtual_npu.cost import cost_lines
-from ascend_perf.collectors.virtual_npu.environment import Prepared, prepare, variables
+from ascend_perf.collectors.virtual_npu.environment import Prepared, variables
 from ascend_perf.collectors.virtual_npu.record import Record, read_folder
 from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
-from ascend_perf.errors import MachineError
+from tests._virtual_npu import ready_npu
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 GIB = 1 << 30
@@ -141,24 +140,9 @@ mark("end timed")
 """
 
 
-@lru_cache(maxsize=1)
-def _prepared() -> Prepared | MachineError:
-    try:
-        return prepare(VirtualNpu())
-    except MachineError as error:
-        return error
-
-
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
-    """Without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
-    pytest.importorskip("torch")
-    found = _prepared()
-    if isinstance(found, MachineError):
-        if "ASCEND_PERF_OFFLINE" not in os.environ:
-            raise found
-        pytest.skip(f"no virtual NPU here: {found.what}")
-    return found
+    return ready_npu()
 
 
 def run(

@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 
 from ascend_perf import pipeline
-from ascend_perf.collectors.virtual_npu import Prepared, VirtualNpu, prepare, variables
+from ascend_perf.collectors.virtual_npu import Prepared, VirtualNpu, variables
 from ascend_perf.collectors.virtual_npu.cost import cost_lines
 from ascend_perf.collectors.virtual_npu.export import Exported, export
 from ascend_perf.collectors.virtual_npu.record import read_folder
 from ascend_perf.device.specs import spec_for
-from ascend_perf.errors import MachineError
 from ascend_perf.model import tables as t
 from ascend_perf.model.finding import Finding
 from ascend_perf.model.table import NULL
 from ascend_perf.model.trace import Trace
+from tests._virtual_npu import ready_npu
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -40,14 +40,7 @@ MSPROF_ANALYZE = "ASCEND_PERF_MSPROF_ANALYZE"
 
 @pytest.fixture(scope="module")
 def ready() -> Prepared:
-    """Without network and wheel it fails; with ASCEND_PERF_OFFLINE set it skips."""
-    pytest.importorskip("torch")
-    try:
-        return prepare(VirtualNpu())
-    except MachineError as error:
-        if "ASCEND_PERF_OFFLINE" not in os.environ:
-            raise
-        pytest.skip(f"no virtual NPU here: {error.what}")
+    return ready_npu()
 
 
 @dataclass(frozen=True, kw_only=True)
