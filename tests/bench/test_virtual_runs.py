@@ -158,7 +158,8 @@ for _ in range(7):
 torch.npu.synchronize()
 everyone = [None] * dist.get_world_size()
 dist.all_gather_object(everyone, dist.get_rank())
-print("ranks", dist.get_world_size(), everyone, flush=True)
+if dist.get_rank() == 0:  # alone: lines of two processes may mix
+    print("ranks", dist.get_world_size(), everyone, flush=True)
 dist.destroy_process_group()
 """
 
