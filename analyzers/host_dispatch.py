@@ -171,7 +171,7 @@ def _free(
     step, chief = span_words(span), _chief(idle, main)
     ending = ("", "") if chief is None else (chief.en, chief.zh)
     beside, others = ("", ""), per_step(span, sum(taken.values()))
-    if taken:
+    if any(taken.values()):
         who = f"the finding {explained} explains" if len(taken) == 1 else f"the findings {explained} explain"
         beside = f", not counting {others} that {who}", f"（另有 {others} 空闲已由问题 {explained} 解释，未计入）"
     evidence = [

@@ -100,7 +100,7 @@ def _found(path: str | Path | Sequence[str | Path]) -> _Found:
         try:
             here, unusable = find_units(root)
         except InputError:
-            if own is None or own.status == "complete" or not root.is_dir():
+            if own is None or not _may_lack_traces(own) or not root.is_dir():
                 raise
             here, unusable = [], []
         units += here
@@ -135,13 +135,18 @@ def _load(found: _Found, progress: Progress, jobs: int | None) -> Run:
     return _run(found, joined(traces), skipped)
 
 
+def _may_lack_traces(manifest: Manifest) -> bool:
+    """Whether a run ended before it left a trace, or had none to leave: that of a virtual NPU with a modelled clock."""
+    return manifest.status != "complete" or (manifest.data_origin == "simulated" and not manifest.files.get("trace"))
+
+
 def _without_traces(found: _Found, skipped: Sequence[Source], errors: Sequence[InputError]) -> Run:
-    """The run of ours that ended before it left a trace: one trace without tables, so that the report says why.
+    """The run of ours that left no trace: one trace without tables, so that the report says why.
 
     Raises:
         InputError: it is no such run.
     """
-    if found.manifest is None or found.manifest.status == "complete":
+    if found.manifest is None or not _may_lack_traces(found.manifest):
         raise errors[0]
     return _run(found, [Trace(meta=Meta(label=found.label))], skipped)
 

@@ -10,6 +10,9 @@ import pytest
 import ascend_perf as ap
 from ascend_perf import pipeline
 from ascend_perf.errors import InputError, UsageError
+from ascend_perf.manifest import write_manifest
+from ascend_perf.model.finding import Metric
+from ascend_perf.model.run import Manifest
 
 
 def trace_file(path: Path, rank: int | None, kernels: int = 3) -> Path:
@@ -126,3 +129,25 @@ def test_a_folder_of_damaged_files_names_them(tmp_path: Path) -> None:
     (tmp_path / "empty.json").touch()
     with pytest.raises(InputError, match=r"bad\.json\.gz: it is a damaged gzip file; empty files: empty\.json"):
         pipeline.load(tmp_path)
+
+
+@pytest.mark.parametrize(("origin", "files", "is_read"), [
+    ("simulated", {}, True),  # the modelled clock of a virtual NPU leaves no profile
+    ("simulated", {"trace": ("trace/gone.json",)}, False),
+    ("measured", {}, False),
+])  # fmt: skip
+def test_a_run_that_had_no_trace_to_leave_is_read(
+    tmp_path: Path, origin: str, files: dict[str, tuple[str, ...]], is_read: bool
+) -> None:
+    metric = Metric(name="step_time_median", value=8_399_000, unit="ns", better="lower")
+    write_manifest(tmp_path, Manifest(
+        workload="llm-pretrain", device="npu", created="2026-01-01T00:00:00+00:00", data_origin=origin,
+        metrics=(metric,), files=files, notes=("no profile: with --clock modelled",),
+    ))  # fmt: skip
+    if not is_read:
+        with pytest.raises(InputError, match="no profile in"):
+            ap.load(tmp_path)
+        return
+    run = ap.load(tmp_path)
+    assert run.manifest is not None and run.manifest.metrics == (metric,)
+    assert [trace.meta.data_origin for trace in run.traces] == ["simulated"]
