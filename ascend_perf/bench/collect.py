@@ -23,7 +23,7 @@ from typing import Final, Literal
 from ascend_perf import manifest as manifests
 from ascend_perf.bench import before, collected, command, overhead, virtual
 from ascend_perf.bench._collect_words import masked_command, name_of, plain
-from ascend_perf.bench.folder import RunFolder
+from ascend_perf.bench.folder import RunFolder, free_room
 from ascend_perf.bench.watch import Watch
 from ascend_perf.collectors import (
     _idle_memory,
@@ -53,9 +53,6 @@ LOW_BYTES: Final = in_process.MIN_FREE_BYTES
 MSPROF_STOPS_BYTES: Final = 20 << 20
 """msprof stops writing without a word. Source: format reference for collectors, section 1.4."""
 
-RESERVE_FILE: Final = "reserve"
-RESERVE_BYTES: Final = 1 << 20
-"""Kept free for the manifest of a run that fills the disk. Status: assumed."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 _SIGNALS: Final = {2: "Ctrl-C", 15: "SIGTERM", 1: "SIGHUP (the terminal was closed)"}
@@ -194,7 +191,6 @@ class _Attempt:
         """Make the folders, and a manifest that holds if nothing else is ever written."""
         self._trace.mkdir()
         self._told.mkdir()
-        (self._told / RESERVE_FILE).write_bytes(bytes(RESERVE_BYTES))
         self._umask = umask
         settings = self._plan.settings or self._plan.timing
         if settings is not None:
@@ -443,8 +439,7 @@ class _Attempt:
 
     def write_telemetry(self) -> None:
         """Write the samples; where the disk is full, say so in their place."""
-        with suppress(OSError):
-            (self._told / RESERVE_FILE).unlink()
+        free_room(self._folder)
         try:
             self._write_samples()
         except OSError as error:

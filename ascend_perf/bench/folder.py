@@ -11,6 +11,9 @@ from typing import Final
 from ascend_perf import manifest as manifests
 from ascend_perf.errors import InputError, UsageError
 
+RESERVE_FILE: Final = ".reserve"
+RESERVE_BYTES: Final = 1 << 20
+"""Kept free for the manifest of a run that fills the disk. Status: assumed."""
 MAX_NAMES: Final = 1000
 """Runs beside one another that failed to replace the same one. Status: assumed."""
 
@@ -48,6 +51,7 @@ class RunFolder:
                 self._before = self.path.with_name(f"{self.path.name}.before-{os.getpid()}")
                 self.path.rename(self._before)
             self.path.mkdir(parents=True)
+            (self.path / RESERVE_FILE).write_bytes(bytes(RESERVE_BYTES))
         except OSError as error:
             raise InputError(f"{self.path} cannot be made: {error.strerror}", hint="choose another -o") from error
         return self
@@ -81,6 +85,11 @@ class RunFolder:
         self._before.rename(self.path)
         self.path, self._before = beside, None
         return beside
+
+
+def free_room(folder: Path) -> None:
+    """Give back the room that a run directory kept; then its last files are written."""
+    (folder / RESERVE_FILE).unlink(missing_ok=True)
 
 
 def _is_complete(folder: Path) -> bool:

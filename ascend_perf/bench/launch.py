@@ -19,7 +19,7 @@ from ascend_perf import manifest as manifests
 from ascend_perf.bench import before, failures, figures, results, series, virtual
 from ascend_perf.bench import prediction as predictions
 from ascend_perf.bench.child import CHECKPOINT_FOLDER
-from ascend_perf.bench.folder import RunFolder
+from ascend_perf.bench.folder import RunFolder, free_room
 from ascend_perf.bench.job import Heard, Message, run_job
 from ascend_perf.bench.job import Ranks as Ranks
 from ascend_perf.bench.prediction import Forecast
@@ -128,9 +128,11 @@ def launch(
         except (Exception, KeyboardInterrupt) as error:
             is_stop = isinstance(error, (Interrupted, KeyboardInterrupt))
             manifest = attempt.manifest("interrupted" if is_stop else "failed", _problem(error))
+            free_room(where.path)
             manifests.write_manifest(where.path, manifest)
             on_notice(Notice(phase="left", folder=where.left()))
             raise
+        free_room(where.path)
         manifests.write_manifest(where.path, manifest)
         where.done()
         return where.path, manifest

@@ -23,6 +23,7 @@ import pytest
 from ascend_perf import manifest as manifest_files
 from ascend_perf.bench import collect as bench
 from ascend_perf.bench import command, watch
+from ascend_perf.bench import folder as folders
 from ascend_perf.bench._collect_words import name_of
 from ascend_perf.bench.collect import Collected, collect
 from ascend_perf.bench.folder import RunFolder
@@ -330,15 +331,16 @@ def full(*given: object, **named: object) -> None:
 
 def test_room_for_the_manifest_is_kept_while_the_program_runs(run: Run, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
-    done = run(words=("sh", "-c", f"wc -c < {tmp_path}/run/collect/reserve > {seen}; echo ok > $FAKE_NPU/0.process"))
+    kept = tmp_path / "run" / folders.RESERVE_FILE
+    done = run(words=("sh", "-c", f"wc -c < {kept} > {seen}; echo ok > $FAKE_NPU/0.process"))
 
-    assert int(seen.read_text()) == bench.RESERVE_BYTES
+    assert int(seen.read_text()) == folders.RESERVE_BYTES
     assert sorted(path.name for path in (done.folder / "collect").iterdir()) == ["collected.json"]
 
 
 def test_samples_that_found_no_room_are_left_out_and_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def half(self: bench._Attempt) -> None:
-        assert not (self._told / bench.RESERVE_FILE).exists()  # the room is free for them and for the manifest
+        assert not (self._folder / folders.RESERVE_FILE).exists()  # the room is free for them and for the manifest
         (self._folder / bench.TELEMETRY_FILE).write_text("time_ns,")
         full()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ascend_perf.bench import before
+from ascend_perf.bench.folder import RESERVE_BYTES, RESERVE_FILE
 from ascend_perf.bench.launch import Notice, Ranks, Request, default_folder, launch
 from ascend_perf.collectors import devices
 from ascend_perf.collectors.environment import environment
@@ -192,6 +193,20 @@ def test_a_process_that_dies_leaves_a_folder_that_says_why(
     assert manifest.notes[-1] == "no trace: the run ended before the profiler wrote one"
     assert manifest.timings_ns.get("measured") in ((7,), (), None)
     assert (notices[-1].phase, notices[-1].folder) == ("left", tmp_path / "run")
+
+
+def test_room_for_the_manifest_is_kept_while_the_workload_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: None
+) -> None:
+    kept, seen = tmp_path / "run" / RESERVE_FILE, tmp_path / "seen"
+    stand_in_child(monkeypatch, f"import os; open({str(seen)!r}, 'w').write(str(os.path.getsize({str(kept)!r})))")
+
+    with pytest.raises(RuntimeError):
+        launch(Request(workload="llm-pretrain", device="cpu"), folder=tmp_path / "run")
+
+    assert int(seen.read_text()) == RESERVE_BYTES
+    assert not kept.exists()
+    assert read_manifest(tmp_path / "run").status == "failed"
 
 
 def run_directory(folder: Path, status: str) -> None:
