@@ -18,11 +18,13 @@ def write_folded(request: Request, target: BinaryIO) -> tuple[str, ...]:
         InputError: the profile has no data for the view.
     """
     assert request.view is not None
-    (view,) = flames(trace_of(request), (request.view,))
+    trace = trace_of(request)
+    (view,) = flames(trace, (request.view,))
+    root = ["SIMULATED"] if trace.meta.data_origin == "simulated" else []  # the only place that such a file has for it
     names = [frame_name(name) for name in view.tree.name.to_list()]
     weights: dict[str, int] = {}
     for rows, own_ns in stacks(view.tree):
-        path = ";".join(names[row] for row in rows)
+        path = ";".join(root + [names[row] for row in rows])
         weights[path] = weights.get(path, 0) + own_ns
     lost_ns = 0
     for path in sorted(weights):

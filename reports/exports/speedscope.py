@@ -34,7 +34,7 @@ def write_speedscope(request: Request, target: BinaryIO) -> tuple[str, ...]:
         "$schema": SCHEMA,
         "shared": {"frames": []},
         "profiles": [_profile(view, index) for view in made],
-        "name": safe(trace.meta.label),
+        "name": safe(trace.meta.label) + (" (SIMULATED)" if trace.meta.data_origin == "simulated" else ""),
         "activeProfileIndex": 0,
         "exporter": f"ascend-perf {__version__}",
     }

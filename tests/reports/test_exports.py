@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -57,6 +58,14 @@ def test_folded_stacks_of_the_device_in_whole_microseconds() -> None:
     # 70.5 us are 71 (half up); 0.4 us are none.
     assert text == b"Net_0;Linear_0;aten::a:b c;gemm 71\n"
     assert said == ("stacks under 0.5 us are left out: 400 ns together",)
+
+
+def test_flames_of_a_simulated_profile_say_so() -> None:
+    trace = small()
+    trace.meta = replace(trace.meta, data_origin="simulated")
+
+    assert written("folded", trace, "device-module")[0] == b"SIMULATED;Net_0;Linear_0;aten::a:b c;gemm 71\n"
+    assert json.loads(written("speedscope", trace, None)[0])["name"] == "small (SIMULATED)"
 
 
 def test_folded_stacks_of_the_host() -> None:
