@@ -158,6 +158,7 @@ def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> R
         first, *others = traces
         told = _told(found.manifest)
         traces = [first.replace(meta=replace(first.meta, warnings=(*told, *first.meta.warnings))), *others]
+        traces = [_sized(trace, found.manifest) for trace in traces]
     origins = {trace.meta.data_origin for trace in traces}
     if found.manifest is not None and found.manifest.data_origin == "simulated" and origins == {"measured"}:
         traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
@@ -165,6 +166,14 @@ def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> R
         traces=ordered(traces), label=found.label, manifest=found.manifest, skipped=tuple(skipped),
         broken_readers=found.broken,
     )  # fmt: skip
+
+
+def _sized(trace: Trace, manifest: Manifest) -> Trace:
+    """With the size of the device's memory, which the manifest of a run knows and a profile of an NPU does not."""
+    size, device = manifest.device_facts.get("memory_bytes"), trace.meta.device
+    if not isinstance(size, int) or device.memory_bytes is not None or device.kind == "cpu":
+        return trace
+    return trace.replace(meta=replace(trace.meta, device=replace(device, memory_bytes=size)))
 
 
 def _told(manifest: Manifest) -> tuple[str, ...]:

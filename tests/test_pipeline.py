@@ -143,6 +143,7 @@ def test_a_run_that_had_no_trace_to_leave_is_read(
     write_manifest(tmp_path, Manifest(
         workload="llm-pretrain", device="npu", created="2026-01-01T00:00:00+00:00", data_origin=origin,
         metrics=(metric,), files=files, notes=("no profile: with --clock modelled",),
+        device_facts={"memory_bytes": 7 << 30},
     ))  # fmt: skip
     if not is_read:
         with pytest.raises(InputError, match="no profile in"):
@@ -151,3 +152,4 @@ def test_a_run_that_had_no_trace_to_leave_is_read(
     run = ap.load(tmp_path)
     assert run.manifest is not None and run.manifest.metrics == (metric,)
     assert [trace.meta.data_origin for trace in run.traces] == ["simulated"]
+    assert [trace.meta.device.memory_bytes for trace in run.traces] == [7 << 30]
