@@ -107,7 +107,6 @@ class Device:
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
-        os.environ[VARIABLE] = str(config(folder, **settings))
         copy = folder / f"core{os.getpid()}_{next(self._numbers)}.so"
         shutil.copy(library(), copy)
         self.lib = ctypes.CDLL(str(copy))
@@ -118,6 +117,11 @@ class Device:
                      "aclCreateBoolArray", "aclCreateTensorList", "aclCreateScalarList"):  # fmt: skip
             getattr(self.lib, name).restype = ctypes.c_void_p
         self.lib.aclGetRecentErrMsg.restype = ctypes.c_char_p
+        os.environ[VARIABLE] = str(config(folder, **settings))
+        try:
+            self.call("aclrtGetDeviceCount", ctypes.byref(ctypes.c_uint32()))  # reads the settings, once and for all
+        finally:
+            del os.environ[VARIABLE]  # other tests of this process have no virtual NPU
         self.ok("aclrtSetDevice", 0)
 
     def call(self, name: str, *arguments: object) -> int:
