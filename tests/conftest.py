@@ -23,6 +23,8 @@ settings.register_profile(
 settings.load_profile("loaded")
 
 ROOT = Path(__file__).parent.parent
+TELLING = ("ASCEND", "CUDA", "HCCL", "HOME", "LOCAL_RANK", "PATH", "PYTHON", "PYTORCH", "RANK", "WORLD_SIZE", "XDG")
+"""How the names of variables begin that programs of ours read. Libraries set others of their own as they are imported."""
 Rows = Sequence[Mapping[str, object]]
 
 
@@ -40,6 +42,18 @@ def traces() -> Path:
     if folder is None:
         pytest.skip("real traces are not at hand: set ASCEND_PERF_TRACES")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def environment_of_its_own() -> Iterator[None]:
+    """No test leaves a variable behind that changes what the next one of its process sees."""
+    before = _variables()
+    yield
+    assert _variables() == before
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(TELLING)}
 
 
 @pytest.fixture(scope="module")
