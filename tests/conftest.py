@@ -24,7 +24,7 @@ settings.load_profile("loaded")
 
 ROOT = Path(__file__).parent.parent
 TELLING = ("ASCEND", "CUDA", "HCCL", "HOME", "LOCAL_RANK", "PATH", "PYTHON", "PYTORCH", "RANK", "WORLD_SIZE", "XDG")
-"""How the names of variables begin that programs of ours read. Libraries set others of their own as they are imported."""
+"""How the names of variables begin that our programs read. Libraries set others of their own as they are imported."""
 Rows = Sequence[Mapping[str, object]]
 
 
