@@ -22,7 +22,7 @@ from ascend_perf.reports.html import embedded
 from ascend_perf.reports.texts import Json, Lang, pair, safe, said
 from ascend_perf.units import format_quantity, format_ratio
 
-SCRIPTS: Final = ("core.js", "format.js", "trends_chart.js", "trends.js")
+SCRIPTS: Final = ("core.js", "format.js", "head.js", "trends_chart.js", "trends.js")
 STYLES: Final = ("report.css", "trends.css")
 INDEX: Final = "index.html"
 FOLDER: Final = "benchmarks"

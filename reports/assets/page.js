@@ -3,39 +3,12 @@
   const h = AP.h;
   const root = document.documentElement;
   const app = document.getElementById("app");
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-  let printing = false;
-
-  function applyTheme() {
-    const chosen = AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme;
-    root.setAttribute("data-theme", printing ? "light" : chosen);
+  AP.onTheme(function () {
     AP.redrawTimeline();
     AP.redrawFlames();
     AP.redrawStrip();
-  }
-
-  function choice(label, values, chosen, act) {
-    return h("div", { class: "switch", role: "group", "aria-label": label }, values.map(function (v) {
-      return h("button", { type: "button", "aria-pressed": v[0] === chosen ? "true" : "false", lang: v[2], "data-value": v[0], on: { click: function () { act(v[0]); } } }, v[1]);
-    }));
-  }
-
-  function top() {
-    return h("header", { class: "top" },
-      h("a", { class: "brand", href: "#verdict" }, "ascend-perf"),
-      h("span", { class: "label", title: AP.data.label }, AP.data.label),
-      h("div", { class: "controls screen" },
-        choice(AP.t("ui.language"), [["en", "English", "en"], ["zh", "中文", "zh-CN"]], AP.state.lang, function (lang) {
-          AP.state.lang = lang;
-          AP.save();
-          AP.render();
-          app.querySelector("[data-value='" + lang + "']").focus({ preventScroll: true });
-        }),
-        h("label", { class: "theme" }, h("span", { class: "off" }, AP.t("ui.theme")),
-          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(); } } },
-            ["auto", "light", "dark"].map(function (t) { return h("option", { value: t, selected: t === AP.state.theme }, AP.t("ui.theme_" + t)); })))));
-  }
+  });
 
   function entries() {
     return [["verdict", AP.t("ui.top"), null], ["job", AP.t("job.title"), null], ["where", AP.t("ui.where"), null], ["findings", AP.t("ui.first"), null]]
@@ -113,7 +86,7 @@
     app.replaceChildren(
       h("a", { class: "skip", href: "#verdict" }, AP.t("ui.skip")),
       AP.banner(),
-      top(),
+      AP.head("#verdict", AP.data.label),
       h("div", { class: "frame" }, nav(),
         h("main", { id: "main" },
           verdict(),
@@ -124,7 +97,7 @@
           AP.data.sections.map(AP.sectionView))));
     window.scrollTo(0, y);
     setTimeout(function () { app.style.minHeight = ""; }, 400);
-    applyTheme();
+    AP.applyTheme();
     watch();
   };
 
@@ -178,21 +151,14 @@
   window.addEventListener("beforeprint", function () {
     folded = Array.from(document.querySelectorAll("details:not([open])"));
     folded.forEach(function (d) { d.open = true; });
-    document.querySelectorAll("figure.table").forEach(function (f) { f.unfold(); });
-    printing = true;
-    applyTheme();
+    AP.print(true);
   });
   window.addEventListener("afterprint", function () {
-    printing = false;
     (folded || []).forEach(function (d) { d.open = false; });
     folded = null;
-    document.querySelectorAll("figure.table").forEach(function (f) { f.fold(); });
-    applyTheme();
+    AP.print(false);
   });
-  dark.addEventListener("change", function () { applyTheme(); });
   window.addEventListener("hashchange", follow);
-  window.addEventListener("scroll", function () { AP.tip(null); }, { passive: true });
-  window.addEventListener("keydown", function (e) { if (e.key === "Escape") AP.tip(null); });
 
   AP.render();
   if (location.hash) requestAnimationFrame(function () { requestAnimationFrame(follow); });

@@ -4,29 +4,6 @@
   const f = AP.format;
   const root = document.documentElement;
   const app = document.getElementById("app");
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-
-  function applyTheme() {
-    root.setAttribute("data-theme", AP.state.theme === "auto" ? (dark.matches ? "dark" : "light") : AP.state.theme);
-  }
-
-  function top() {
-    return h("header", { class: "top" },
-      h("a", { class: "brand", href: AP.data.back || "#main" }, "ascend-perf"),
-      h("span", { class: "label" }, AP.t("trends.title")),
-      h("div", { class: "controls screen" },
-        h("div", { class: "switch", role: "group", "aria-label": AP.t("ui.language") }, [["en", "English", "en"], ["zh", "中文", "zh-CN"]].map(function (v) {
-          return h("button", { type: "button", "aria-pressed": v[0] === AP.state.lang ? "true" : "false", lang: v[2], "data-value": v[0], on: { click: function () {
-            AP.state.lang = v[0];
-            AP.save();
-            render();
-            app.querySelector("[data-value='" + v[0] + "']").focus({ preventScroll: true });
-          } } }, v[1]);
-        })),
-        h("label", { class: "theme" }, h("span", { class: "off" }, AP.t("ui.theme")),
-          h("select", { id: "theme", on: { change: function (e) { AP.state.theme = e.target.value; AP.save(); applyTheme(); } } },
-            ["auto", "light", "dark"].map(function (t) { return h("option", { value: t, selected: t === AP.state.theme }, AP.t("ui.theme_" + t)); })))));
-  }
 
   function head() {
     return h("section", { id: "verdict", class: "verdict" + (AP.data.state === "worse" ? " sev-critical" : AP.data.state === "clean" ? " clean" : "") },
@@ -177,25 +154,24 @@
     return [h("section", { class: "part", id: "trends" }, h("h2", null, AP.t("trends.all")), h("p", { class: "note" }, AP.t("trends.how")), AP.data.trends.map(trendView)), results()];
   }
 
-  function render() {
+  AP.render = function () {
     AP.tip(null);
     const y = window.scrollY, held = app.offsetHeight;
     root.lang = AP.state.lang === "zh" ? "zh-CN" : "en";
     document.title = AP.w(AP.data.main).slice(0, 200) + " · ascend-perf";
     app.style.minHeight = held + "px";
     app.replaceChildren(
-      h("a", { class: "skip", href: "#main" }, AP.t("ui.skip")), top(),
+      h("a", { class: "skip", href: "#main" }, AP.t("ui.skip")), AP.head(AP.data.back || "#main", AP.t("trends.title")),
       h("main", { id: "main", class: "sheet" }, AP.data.back && h("a", { class: "back", href: AP.data.back }, "← " + AP.t("trends.back")), head(),
         AP.data.kind === "index" ? indexView() : benchmarkView()));
     window.scrollTo(0, y);
     setTimeout(function () { app.style.minHeight = ""; }, 400);
-    applyTheme();
-  }
+    AP.applyTheme();
+  };
 
-  dark.addEventListener("change", applyTheme);
-  window.addEventListener("scroll", function () { AP.tip(null); }, { passive: true });
-  window.addEventListener("keydown", function (e) { if (e.key === "Escape") AP.tip(null); });
-  render();
+  window.addEventListener("beforeprint", function () { AP.print(true); });
+  window.addEventListener("afterprint", function () { AP.print(false); });
+  AP.render();
   if (location.hash) requestAnimationFrame(function () { requestAnimationFrame(function () {
     const node = document.getElementById(location.hash.slice(1));
     if (node) node.scrollIntoView();
