@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import UsageError, not_writable
 from ascend_perf.model.finding import Finding, Metric, Outcome, Words
 from ascend_perf.model.run import Run
 from ascend_perf.units import counted, format_bound
@@ -207,11 +207,6 @@ def write_rank_pages(
         )
     except OSError as error:
         raise not_writable(folder, error) from None
-
-
-def not_writable(path: Path, error: OSError) -> UsageError:
-    """The error of a file that the system does not let us write."""
-    return UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o")
 
 
 SIMULATED: Final = Words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -54,6 +55,11 @@ class Terminated(Interrupted):
 
 def _error(kind: type[AscendPerfError], what: str, hint: str) -> AscendPerfError:
     return kind(what, hint=hint)
+
+
+def not_writable(path: Path, error: OSError) -> UsageError:
+    """The error of a file that the system does not let us write."""
+    return UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o")
 
 
 def not_obeyed(text: str) -> str:

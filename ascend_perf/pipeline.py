@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from ascend_perf.analysis import FORMATS as FORMATS
 from ascend_perf.analysis import Analysis as Analysis
-from ascend_perf.analysis import Lang, not_writable
+from ascend_perf.analysis import Lang
 from ascend_perf.analysis import summary as summary
 from ascend_perf.analysis import write as write
 from ascend_perf.analysis import write_rank_pages as write_rank_pages
-from ascend_perf.errors import InputError, UsageError
+from ascend_perf.errors import InputError, UsageError, not_writable
 from ascend_perf.findings import all_findings
 from ascend_perf.model.finding import Outcome, Words
 from ascend_perf.model.once import sharing

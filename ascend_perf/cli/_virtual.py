@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -68,10 +69,11 @@ class Options:
 
 
 def options(*, soc: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options to a command; it gets them under their names (`taken` makes `Options` of them).
+    """Add the options to a command, which gets them as one argument, `npu`.
 
     Args:
-        soc: add --soc too; a command that has one of its own tells in its help that it counts here.
+        soc: add --soc too; a command that has one of its own tells in its help that it counts here, and gets it itself
+            as well.
     """
     made: list[Callable[[Any], Any]] = [
         click.option("--soc", metavar="NAME", help="virtual-npu: the chip.  [default: Ascend910B2]"),
@@ -103,9 +105,17 @@ def options(*, soc: bool = True) -> Callable[[Callable[..., None]], Callable[...
     ]  # fmt: skip
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def taking(**values: Any) -> None:
+            npu = Options(**{part.name: values[part.name] for part in fields(Options)})
+            for part in fields(Options):
+                if soc or part.name != "soc":
+                    del values[part.name]
+            function(npu=npu, **values)
+
         for option in reversed(made if soc else made[1:]):
-            function = option(function)
-        return function
+            taking = option(taking)
+        return taking
 
     return add
 

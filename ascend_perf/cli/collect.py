@@ -105,14 +105,8 @@ def command(
     repeat: int | None,
     step_of: Literal["auto", "optimizer", "data", "calls", "process"] | None,
     device: str,
+    npu: _virtual.Options,
     soc: str | None,
-    world_size: int | None,
-    ranks_per_node: int | None,
-    hbm: str | None,
-    link_speed: str | None,
-    node_link_speed: str | None,
-    clock: Literal["wall", "modelled"] | None,
-    wheel: Path | None,
     snapshot: Path | None,
     python: str | None,
     folder: Path | None,
@@ -139,10 +133,6 @@ def command(
     from ascend_perf.collectors.collect_plan import CollectRequest, facts_here, make_plan
 
     chosen_formats = _show.formats_of(formats)
-    given = _virtual.Options(
-        soc=soc, world_size=world_size, ranks_per_node=ranks_per_node, hbm=hbm, link_speed=link_speed,
-        node_link_speed=node_link_speed, clock=clock, wheel=wheel,
-    )  # fmt: skip
     job = None
     if device == _virtual.DEVICE:
         if collector not in ("auto", "torch-npu"):
@@ -150,9 +140,9 @@ def command(
         if measures_overhead:
             raise UsageError("--measure-overhead: a virtual NPU has no time of its own to measure", hint="leave it out")
         _virtual.check_snapshot(snapshot)
-        collector, soc, job = "torch-npu", None, _job(given, words)
+        collector, soc, job = "torch-npu", None, _job(npu, words)
     else:
-        given.refuse(but=("soc",))
+        npu.refuse(but=("soc",))
         if snapshot is not None:
             raise UsageError("--snapshot is of virtual NPUs only", hint=f"add --device {_virtual.DEVICE}")
     request = CollectRequest(
@@ -197,11 +187,11 @@ def command(
     raise click.exceptions.Exit(done.code)
 
 
-def _job(given: _virtual.Options, words: tuple[str, ...]) -> Job:
+def _job(npu: _virtual.Options, words: tuple[str, ...]) -> Job:
     """The job of the command: a launcher's processes are its ranks, else one process stands for all."""
     from ascend_perf.bench.virtual import job_of, launched
 
-    settings = given.settings()
+    settings = npu.settings()
     return job_of(settings, launched(words), 1)
 
 

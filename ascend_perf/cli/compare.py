@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ascend_perf.cli import _show
+from ascend_perf.cli import _folder, _show
 from ascend_perf.cli._progress import spinner
 from ascend_perf.errors import UsageError, not_obeyed
 
@@ -56,7 +56,7 @@ def command(
         raise UsageError("compare needs at least two paths", hint="ascend-perf compare BASELINE OTHER")
     chosen = _show.formats_of(formats)
     if out is not None:
-        _check_folder(out, chosen, force)
+        _folder.check(out, "compare", chosen, force)
     with spinner() as progress:
         inputs = [_read(path, label, progress) for path, label in zip(paths, labels(paths), strict=True)]
         progress("comparing")
@@ -66,25 +66,9 @@ def command(
             raise NotComparable(error.reasons, error.hint, lang) from None
     click.echo(text(comparison, lang))
     if out is not None:
-        from ascend_perf.analysis import not_writable
         from ascend_perf.reports.compare import write_comparison
 
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            written = write_comparison(comparison, out, chosen, lang)
-        except OSError as error:
-            raise not_writable(out, error) from None
-        click.echo("")
-        for path in written:
-            click.echo(str(path))
-
-
-def _check_folder(out: Path, formats: tuple[str, ...], force: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file, expected a folder for the reports", hint="choose another -o")
-    there = [path for name in formats if (path := out / f"compare.{name}").exists()]
-    if there and not force:
-        raise UsageError(f"{there[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
+        _folder.write(out, lambda folder: write_comparison(comparison, folder, chosen, lang))
 
 
 def labels(paths: Sequence[Path]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import click
 
 from ascend_perf.cli._progress import spinner
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import UsageError, not_writable
 
 if TYPE_CHECKING:
     from ascend_perf.model.run import Run
@@ -148,7 +148,7 @@ def _check_target(target: Path, force: bool) -> None:
         if target.exists() and not force:
             raise UsageError(f"{target} exists", hint="add --force to overwrite it, or choose another file with -o")
     except OSError as error:
-        raise _not_writable(target, error) from None
+        raise not_writable(target, error) from None
 
 
 def _check_folder(target: Path, force: bool, to_stdout: bool) -> None:
@@ -169,7 +169,7 @@ def _check_folder(target: Path, force: bool, to_stdout: bool) -> None:
         if not force:
             raise UsageError(f"{target} exists", hint="add --force to overwrite it, or choose another folder with -o")
     except OSError as error:
-        raise _not_writable(target, error) from None
+        raise not_writable(target, error) from None
 
 
 def _written_folder(
@@ -180,7 +180,7 @@ def _written_folder(
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
-        raise _not_writable(target, error) from None
+        raise not_writable(target, error) from None
     try:
         (draft / "new").mkdir()
         said = write(request, draft / "new")
@@ -191,7 +191,7 @@ def _written_folder(
             target.rename(draft / "old")
         (draft / "new").rename(target)
     except OSError as error:
-        raise _not_writable(target, error) from None
+        raise not_writable(target, error) from None
     finally:
         if (draft / "old").exists() and not target.exists():
             (draft / "old").rename(target)
@@ -205,7 +205,7 @@ def _written(exporter: Exporter, request: Request, target: Path) -> tuple[str, .
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise _not_writable(target, error) from None
+        raise not_writable(target, error) from None
     draft = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -224,11 +224,7 @@ def _guarded(exporter: Exporter, request: Request, file: BinaryIO, target: Path)
     try:
         return exporter.write(request, file)
     except OSError as error:
-        raise _not_writable(target, error) from None
-
-
-def _not_writable(target: Path, error: OSError) -> UsageError:
-    return UsageError(f"{target} cannot be written: {error.strerror or error}", hint="choose another -o")
+        raise not_writable(target, error) from None
 
 
 def _stem(path: Path) -> str:

@@ -78,14 +78,7 @@ def command(
     preset: str,
     overrides: tuple[str, ...],
     device: str,
-    soc: str | None,
-    world_size: int | None,
-    ranks_per_node: int | None,
-    hbm: str | None,
-    link_speed: str | None,
-    node_link_speed: str | None,
-    clock: Literal["wall", "modelled"] | None,
-    wheel: Path | None,
+    npu: _virtual.Options,
     snapshot: Path | None,
     nproc: int | None,
     nnodes: int,
@@ -123,19 +116,15 @@ def command(
     chosen_formats = _show.formats_of(formats)
     if node_rank >= nnodes:
         raise UsageError(f"--node-rank {node_rank} of --nnodes {nnodes}", hint="machines are numbered from 0")
-    given = _virtual.Options(
-        soc=soc, world_size=world_size, ranks_per_node=ranks_per_node, hbm=hbm, link_speed=link_speed,
-        node_link_speed=node_link_speed, clock=clock, wheel=wheel,
-    )  # fmt: skip
     job = None
     if device == _virtual.DEVICE:
         from ascend_perf.bench.virtual import job_of
 
         _virtual.check_snapshot(snapshot)
-        job = job_of(given.settings(), nproc, nnodes, find_workload(workload).min_ranks)
+        job = job_of(npu.settings(), nproc, nnodes, find_workload(workload).min_ranks)
         nproc = job.processes
     else:
-        given.refuse()
+        npu.refuse()
         if snapshot is not None:
             raise UsageError("--snapshot is of virtual NPUs only", hint="`ascend-perf snapshot` needs no device")
     ranks = Ranks(

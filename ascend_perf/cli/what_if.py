@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ascend_perf.cli import _show, _virtual
+from ascend_perf.cli import _folder, _show, _virtual
 from ascend_perf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def command(
     words = _WORDS[lang]
     chosen = _show.formats_of(formats)
     if out is not None:
-        _check_folder(out, chosen, force)
+        _folder.check(out, "what-if", chosen, force)
     options = _virtual.Options(
         soc=None, world_size=None, ranks_per_node=ranks_per_node, hbm=hbm, link_speed=link_speed,
         node_link_speed=node_link_speed, clock="modelled", wheel=wheel,
@@ -137,16 +137,7 @@ def command(
         )  # fmt: skip
     click.echo(text(found, lang))
     if out is not None:
-        from ascend_perf.analysis import not_writable
-
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            written = write_what_if(found, out, chosen, lang)
-        except OSError as error:
-            raise not_writable(out, error) from None
-        click.echo("")
-        for path in written:
-            click.echo(str(path))
+        _folder.write(out, lambda folder: write_what_if(found, folder, chosen, lang))
     return 0 if any(one.estimate is not None for one in found.outcomes) else 3
 
 
@@ -164,14 +155,6 @@ def _numbers(text: str) -> list[int]:
             raise UsageError(f"--world-size {part!r} is no number of ranks", hint="such as --world-size 8,64")
         found.append(int(part))
     return found
-
-
-def _check_folder(out: Path, formats: tuple[str, ...], force: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file, expected a folder for the reports", hint="choose another -o")
-    there = [path for name in formats if (path := out / f"what-if.{name}").exists()]
-    if there and not force:
-        raise UsageError(f"{there[0]} exists", hint="add --force to overwrite it, or choose another folder with -o")
 
 
 def _plan_line(made: Plan, kept: Kept, lang: Literal["en", "zh"], fresh: bool) -> str:
