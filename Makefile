@@ -91,12 +91,13 @@ postgres:
 
 # A C compiler for aarch64 and an emulator are for the tests of the virtual NPU only; without them those are skipped.
 cross:
-	@if command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 && command -v qemu-aarch64 >/dev/null 2>&1; then exit 0; fi; \
+	@if command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 && command -v qemu-aarch64 >/dev/null 2>&1 \
+	  && command -v g++ >/dev/null 2>&1; then exit 0; fi; \
 	if [ "$$(uname -m)" != x86_64 ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 	  echo "installing a compiler for aarch64 and an emulator for the tests of the virtual NPU"; \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	    gcc g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; } \
+	    gcc g++ g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; } \
 	    || echo "they could not be installed: tests for aarch64 are skipped"; \
 	else \
 	  echo "no compiler for aarch64 here: its tests are skipped" \

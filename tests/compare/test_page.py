@@ -11,7 +11,7 @@ from ascend_perf.reports.compare import html_text
 from tests.compare.test_make import MI300X, given, layers
 from tests.reports import _axe
 from tests.reports._browser import Browser, chromium
-from tests.reports.test_page_layout import FAULTS
+from tests.reports._sheet import assert_it_fits_and_fetches_nothing, assert_no_serious_violation
 
 pytestmark = [
     pytest.mark.browser,
@@ -29,34 +29,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_fits_and_fetches_nothing(browser: Browser, page: Path) -> None:
-    found = {}
-    for width in (390, 1280):
-        browser.size(width, 900, phone=width < 600)
-        for scheme, lang in (("light", "en"), ("dark", "zh")):
-            browser.prefer(scheme)
-            browser.open(page)
-            browser.run(f"document.querySelector(\"[data-value='{lang}']\").click()")
-            browser.settle()
-            if wrong := browser.run(FAULTS.replace("WIDTH", str(width))):
-                found[width, lang] = wrong
-    assert found == {}
-    assert browser.messages == []
-    assert [url for url in browser.requests if not url.startswith(("file:", "data:", "about:"))] == []
-    assert browser.run("document.images.length") == 0
+    assert_it_fits_and_fetches_nothing(browser, page)
     assert "不相同" in browser.run("document.querySelector('.compare-said h2').textContent")
 
 
 @pytest.mark.skipif(_axe.axe_script() is None, reason="axe-core is not installed (pip install axe-core-python)")
 def test_no_serious_violation(browser: Browser, page: Path) -> None:
-    script = _axe.axe_script()
-    assert script is not None
-    browser.size(1280, 900)
-    found = {}
-    browser.open(page)
-    _axe.load(browser, script)
-    for scheme, lang in (("light", "en"), ("dark", "zh")):
-        browser.prefer(scheme)
-        browser.run(f"document.querySelector(\"[data-value='{lang}']\").click()")
-        browser.settle()
-        found[scheme, lang] = _axe.violations(browser)
-    assert found == {("light", "en"): [], ("dark", "zh"): []}
+    assert_no_serious_violation(browser, page)

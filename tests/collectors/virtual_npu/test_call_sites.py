@@ -108,7 +108,7 @@ def compiled(folder: Path, compiler: str) -> Elf:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Elf:
     if shutil.which("g++") is None:
-        pytest.skip("no g++")
+        pytest.skip("no g++: `make cross` installs it")
     return compiled(tmp_path_factory.mktemp("calls"), "g++")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_perf.collectors.virtual_npu.environment import cache_folder
+from tests._virtual_npu import ready_npu
 from tests.collectors.virtual_npu._device import NATIVE
 
 PROGRAM = """
@@ -44,11 +44,9 @@ static_assert(offsetof(own::aclrtUtilizationInfo, extend) == offsetof(::aclrtUti
 
 @pytest.fixture(scope="module")
 def include() -> Path:
-    """Headers of a wheel that was set up before; tests that set one up run earlier where the cache was empty."""
-    found = sorted(cache_folder().glob("wheels/*/site/torch_npu/include"))
-    if not found or shutil.which("g++") is None:
-        pytest.skip("no torch_npu wheel in the cache, or no g++")
-    return found[-1]
+    if shutil.which("g++") is None:
+        pytest.skip("no g++: `make cross` installs it")
+    return ready_npu().site / "torch_npu" / "include"
 
 
 def compiled(include: Path, program: str) -> subprocess.CompletedProcess[str]:
