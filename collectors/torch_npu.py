@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ascend_perf.collectors.virtual_npu.environment import VARIABLE as VIRTUAL
+from ascend_perf.collectors.environment import VIRTUAL_NPU
 from ascend_perf.errors import MachineError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class NpuRecorder:
         from torch_npu import profiler
 
         self._folder = folder
-        self._is_virtual = bool(os.environ.get(VIRTUAL))
+        self._is_virtual = bool(os.environ.get(VIRTUAL_NPU))
         self._worker = f"rank{rank}"  # named by us: the default name begins with the host's
         self.profiler: Steps = profiler.profile(
             activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],

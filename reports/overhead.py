@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Manifest
@@ -25,6 +26,17 @@ def noise_of(known: Mapping[str, float]) -> float | None:
     """Spread of the unprofiled steps (interquartile range) against their median."""
     middle, iqr = known.get("step_time_median"), known.get("step_time_iqr")
     return iqr / middle if middle and iqr is not None else None
+
+
+def judged(known: Mapping[str, float]) -> Literal["unknown", "noise", "disturbed", "figure"]:
+    """What the overhead of the profiler is worth: less than the steps differ among themselves, or steps that were
+    faster with it than without, are no figure to speak of."""
+    overhead, noise = known.get("profiler_overhead"), noise_of(known)
+    if overhead is None:
+        return "unknown"
+    if noise is not None and abs(overhead) < noise:
+        return "noise"
+    return "disturbed" if overhead < 0 else "figure"
 
 
 def rows(manifest: Manifest, settings: ProfilerSettings) -> list[tuple[Words, Words, Words]]:
@@ -67,10 +79,11 @@ def _of_profiler(known: Mapping[str, float], compared: object, collector: str) -
         return words("overhead.not_measured"), words(f"overhead.{'msprof' if collector == 'msprof' else 'few'}_basis")
     noise, count = noise_of(known), format_quantity(known.get("step_count"), "count")
     where = f"_{compared}" if compared in ("steps", "lines") else ""
-    if noise is not None and abs(overhead) < noise:
+    judgement = judged(known)
+    if judgement == "noise":
         said = f"< {format_quantity(noise, 'ratio')}"
         return Words(en=said, zh=said), words(f"overhead.noise_basis{where}", count=count)
-    if overhead < 0:
+    if judgement == "disturbed":
         faster = format_quantity(-overhead, "ratio")
         return words("overhead.not_measured"), words("overhead.disturbed_basis", faster=faster, count=count)
     said = format_quantity(overhead, "ratio")

@@ -12,7 +12,7 @@ from ascend_perf.model.finding import Finding, Metric, Words
 from ascend_perf.model.run import Manifest
 from ascend_perf.model.trace import Device
 from ascend_perf.reports.catalogue import words
-from ascend_perf.reports.overhead import known_metrics, noise_of
+from ascend_perf.reports.overhead import judged, known_metrics, noise_of
 from ascend_perf.reports.payload import Payload
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.units import Unit, amdahl_bound, format_bound, format_quantity, significant
@@ -383,11 +383,10 @@ def _run_tiles(payload: Payload) -> tuple[Tile, ...]:
     known = known_metrics(manifest)
     if (overhead := known.get("profiler_overhead")) is not None:
         value, note = _same(format_quantity(overhead, "ratio")), words("tile.overhead_note")
-        noise = noise_of(known)
-        if noise is not None and abs(overhead) < noise:
-            # The steps differ more among themselves than the profiler changes them: no figure to speak of.
-            value, note = _same(f"< {format_quantity(noise, 'ratio')}"), words("tile.overhead_noise")
-        elif overhead < 0:
+        judgement = judged(known)
+        if judgement == "noise":
+            value, note = _same(f"< {format_quantity(noise_of(known), 'ratio')}"), words("tile.overhead_noise")
+        elif judgement == "disturbed":
             value, note = words("overhead.not_measured"), words("tile.overhead_disturbed")
         made.append(
             Tile(key="overhead", label=words("tile.overhead"), value=value, note=note, hint=words("tile.overhead_hint"))

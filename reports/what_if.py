@@ -20,7 +20,6 @@ from ascend_perf.units import Unit, format_quantity, significant
 SCHEMA_VERSION: Final = 1
 """Version of `what-if.json`; docs/what-if.md describes it."""
 SCRIPTS: Final = ("core.js", "format.js", "head.js", "table.js", "sheet.js", "what_if.js")
-FORMATS: Final = ("html", "json", "md")
 LOOKS: Final = {
     "computing": "computing", "copies": "copy", "communication": "transfer", "host": "host", "bubble": "idle"
 }

@@ -23,6 +23,12 @@ _C = TypeVar("_C")
 Value = str | int | float | bool | None
 
 
+def text_of(value: Value) -> str:
+    """A value as `--set` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+
 def _nothing() -> None:
     """What a program does that has nothing to do here."""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ascend_perf.bench.job import Ranks
 from ascend_perf.collectors import devices
-from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES, masked
-from ascend_perf.collectors.virtual_npu.environment import VARIABLE as VIRTUAL
+from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES, VIRTUAL_NPU, masked
 from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.workloads import _spec
@@ -96,9 +95,9 @@ def refuse_virtual(variables: Mapping[str, str]) -> None:
     Raises:
         UsageError: its variable is set.
     """
-    if variables.get(VIRTUAL):
+    if variables.get(VIRTUAL_NPU):
         raise UsageError(
-            f"{VIRTUAL} is set: NPUs are virtual in this shell, and a run would pass for a measured one",
+            f"{VIRTUAL_NPU} is set: NPUs are virtual in this shell, and a run would pass for a measured one",
             hint="unset it; --device virtual-npu sets all that it needs itself",
         )
 

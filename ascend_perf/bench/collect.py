@@ -50,9 +50,6 @@ MIN_FREE_BYTES: Final = 1 << 30
 """A run is not started with less free disk. Status: assumed."""
 LOW_BYTES: Final = in_process.MIN_FREE_BYTES
 """Recording is ended with less free disk."""
-MSPROF_STOPS_BYTES: Final = 20 << 20
-"""msprof stops writing without a word. Source: format reference for collectors, section 1.4."""
-
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 _SIGNALS: Final = {2: "Ctrl-C", 15: "SIGTERM", 1: "SIGHUP (the terminal was closed)"}

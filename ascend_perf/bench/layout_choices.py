@@ -197,9 +197,14 @@ def _written(changes: Changes) -> str:
 def _texts(changes: Changes, base: Changes) -> tuple[str, ...]:
     """`KEY=VALUE` for what differs from the user's settings."""
     return tuple(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        f"{name}={_spec.text_of(value)}"
         for name, value in changes.items() if base.get(name) != value
     )  # fmt: skip
+
+
+def rounds_of(values: Mapping[str, _spec.Value]) -> int:
+    """Micro-batches times stages of a rank."""
+    return int(str(values.get("accumulate", 1))) * int(str(values.get("pipeline_stages_per_rank", 1)))
 
 
 def _cost(settings: _spec.Settings, prediction: _spec.Prediction, device: VirtualNpu) -> float:
@@ -214,8 +219,7 @@ def _cost(settings: _spec.Settings, prediction: _spec.Prediction, device: Virtua
     for part in prediction.traffic:
         reach = inner.get(part.axis, device.world_size)
         communication += part.bytes_per_step / (link if reach <= device.ranks_per_node else node_link)
-    rounds = int(str(values.get("accumulate", 1))) * int(str(values.get("pipeline_stages_per_rank", 1)))
-    bubble = (pipeline - 1) / rounds
+    bubble = (pipeline - 1) / rounds_of(values)
     return ranks * (communication + _computing(settings, device) / ranks * (1 + bubble))
 
 

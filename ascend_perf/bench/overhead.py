@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from ascend_perf.bench import collected, command
 from ascend_perf.bench.watch import Watch
-from ascend_perf.collectors import _step_times, device_telemetry, in_process, msprof, telemetry
+from ascend_perf.collectors import _step_times, device_telemetry, in_process, msprof
 from ascend_perf.collectors.collect_plan import SETTINGS_FILE, Plan
 from ascend_perf.collectors.environment import masked
 from ascend_perf.model.finding import Metric
@@ -89,7 +89,6 @@ class Alone:
     began_ns: int = 0
     signals: tuple[int, ...] = ()
     notes: list[str] = field(default_factory=list)
-    samples: Sequence[telemetry.Sample] = ()
     device_samples: Sequence[device_telemetry.DeviceSample] = ()
 
     @property
@@ -135,7 +134,7 @@ def run_alone(
             on_output=lines.take,
         )  # fmt: skip
     wall_ns = time.monotonic_ns() - began
-    made.samples, made.device_samples = watch.samplers.samples, watch.samplers.device_samples
+    made.device_samples = watch.samplers.device_samples
     made.signals = ended.signals
     made.timed = timed(told, lines, wall_ns if not is_msprof else msprof.wall_ns_of(told))
     if (ended.problem or ended.code) and not ended.signals:

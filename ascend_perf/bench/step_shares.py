@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -163,10 +163,9 @@ def with_bubble(shares: Shares, *, pipeline_ranks: int, rounds: int) -> Shares:
     if pipeline_ranks < 2:
         return shares
     bubble = shares.step_ns * (pipeline_ranks - 1) / rounds
-    return Shares(
-        step_ns=shares.step_ns + round(bubble), parts={**shares.parts, "bubble": bubble},
-        hidden_communication_ns=shares.hidden_communication_ns, classes_ns={**shares.classes_ns, BUBBLE: bubble},
-        launches=shares.launches, crosses_nodes=shares.crosses_nodes,
+    return replace(
+        shares, step_ns=shares.step_ns + round(bubble), parts={**shares.parts, "bubble": bubble},
+        classes_ns={**shares.classes_ns, BUBBLE: bubble},
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from ascend_perf.collectors import virtual_npu as virtual_npu
 from ascend_perf.collectors.collect_plan import Here
 from ascend_perf.collectors.devices import SeenDevice
 from ascend_perf.collectors.environment import masked
+from ascend_perf.collectors.in_process import LAUNCHERS
 from ascend_perf.collectors.virtual_npu.cost import cost_lines
 from ascend_perf.errors import AscendPerfError, InputError, UsageError
 from ascend_perf.model.finding import Words
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 DEVICE: Final = "virtual-npu"
 """What `--device` calls it."""
-MEET_FILE: Final = "meet"
 RECORD_FOLDER: Final = "record-SIMULATED"
 """Of the run directory."""
 SIMULATED: Final = Words(
@@ -153,7 +153,7 @@ class VirtualDevices:
         from ascend_perf.collectors.virtual_npu.record import read_folder
 
         # Where they met: a file with holes, as large as it could ever become.
-        (self.record_folder / MEET_FILE).unlink(missing_ok=True)
+        (self.record_folder / virtual_npu.MEET_FILE).unlink(missing_ok=True)
         return read_folder(self.record_folder)
 
     def export(self, traces: Path, records: Sequence[Record]) -> tuple[str, ...]:
@@ -242,8 +242,7 @@ def facts_with(here: Here, job: Job) -> Here:
 
 def launched(command: Sequence[str]) -> int | None:
     """Processes that a command with a launcher starts on this machine; None without one, or where it does not tell."""
-    names = [Path(word).name for word in command]
-    is_launcher = any(name in ("torchrun", "accelerate", "deepspeed") for name in names[:1]) or any(
+    is_launcher = any(Path(word).name in LAUNCHERS for word in command[:1]) or any(
         word in ("torch.distributed.run", "torch.distributed.launch") for word in command[:4]
     )
     if not is_launcher:
@@ -261,7 +260,7 @@ def python_of(command: Sequence[str]) -> str:
     if re.fullmatch(r"python[\d.]*", Path(program).name):
         return program
     beside = Path(program).with_name("python")
-    return str(beside) if Path(program).name in ("torchrun", "accelerate", "deepspeed") and beside.exists() else (
+    return str(beside) if Path(program).name in LAUNCHERS and beside.exists() else (
         sys.executable
     )
 
@@ -278,7 +277,7 @@ def write_snapshot(
 
     if not records:
         return ("no snapshot: the processes left no record",)
-    first = min(records, key=lambda record: int(record.header.get("rank", 0)))
+    first = min(records, key=lambda record: record.rank)
     windows = step_windows(first)
     stream = op_stream(
         first, workload=workload, preset=preset, settings=config, facts=facts,
@@ -348,7 +347,7 @@ def traffic_of(record: Record) -> CountedTraffic | None:
 def completed(said: Said, records: Sequence[Record], clock: str) -> Said:
     """What the processes told, with what only the record knows: what was sent and, with the modelled clock, how long
     steps took."""
-    by_rank = {int(record.header.get("rank", 0)): record for record in records}
+    by_rank = {record.rank: record for record in records}
     ranks: list[RankJson] = []
     for rank in said.ranks:
         record = by_rank.get(rank["rank"])
@@ -409,14 +408,16 @@ def choices_that_fit(
 def fitting_words(
     choices: Sequence[tuple[int, Mapping[str, _spec.Value], int]], world_size: int, memory_bytes: int
 ) -> str:
-    """What would fit, as options of the command, with the modelled memory of each."""
+    """What would fit, as options of the command, with the modelled memory of each. A choice without a change is left
+    out: it is what has just run out of memory, whatever the formula says of it."""
     there = format_quantity(memory_bytes, "bytes")
+    choices = [one for one in choices if one[1] or one[0] != world_size]
     if not choices:
         return f"no layout of this model was found that fits {there}, by the modelled memory"
     said = []
     for world, changes, needed in choices:
         words = [f"--world-size {world}"] if world != world_size else []
-        words += [f"--set {name}={_text(value)}" for name, value in changes.items()]
+        words += [f"--set {name}={_spec.text_of(value)}" for name, value in changes.items()]
         said.append(f"{' '.join(words)} ({format_quantity(needed, 'bytes')})")
     return f"what would fit {there}, by the modelled memory: {'; '.join(said)}"
 
@@ -440,7 +441,3 @@ def words_of(settings: virtual_npu.VirtualNpu) -> list[str]:
 
 def _rate(bytes_per_s: float | None) -> str | None:
     return None if bytes_per_s is None else f"{bytes_per_s:g}B/s"
-
-
-def _text(value: _spec.Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

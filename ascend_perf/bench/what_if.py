@@ -25,7 +25,6 @@ from ascend_perf.bench import layout_choices, step_shares
 from ascend_perf.bench.what_if_words import verdict_words, whole_words
 from ascend_perf.collectors.virtual_npu import VirtualNpu, cache_folder
 from ascend_perf.errors import AscendPerfError, Interrupted, MachineError, UsageError
-from ascend_perf.model.finding import Words
 from ascend_perf.model.what_if import Configuration, Estimate, Outcome, Verdict, WhatIf
 from ascend_perf.workloads import _spec
 
@@ -150,8 +149,7 @@ def _model_overrides(request: Request, workload: _spec.Workload) -> tuple[str, .
             f"--model-config describes a {model.model_type}, {workload.name} has no {min(missing)}",
             hint="choose a workload of that kind of model",
         )
-    return tuple(f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-                 for name, value in values.items() if value is not None)  # fmt: skip
+    return tuple(f"{name}={_spec.text_of(value)}" for name, value in values.items() if value is not None)
 
 
 def _variations(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -365,10 +363,7 @@ def run_case(case: Case) -> Estimate:
             workload=case.workload.name, preset=case.preset, overrides=(*STEPS, *case.configuration.overrides),
             device=virtual.DEVICE, ranks=Ranks(per_node=1), virtual=virtual.Job(settings=case.device, processes=1),
         )  # fmt: skip
-        try:
-            _, manifest = launch(request, folder=folder)
-        except MachineError as error:
-            raise (_explained(case, error) if "out of memory" in error.what else error) from None
+        _, manifest = launch(request, folder=folder)
         records = read_folder(folder / virtual.RECORD_FOLDER)
         if not records:
             raise MachineError("the virtual NPU left no record")
@@ -381,17 +376,6 @@ def run_case(case: Case) -> Estimate:
     return estimate_of(case, shares, metrics, item=item, settings=settings, used_bytes=used)
 
 
-def _explained(case: Case, error: MachineError) -> MachineError:
-    """The error with what would fit; what has just run out of memory is no choice, whatever the formula says of it."""
-    from ascend_perf.bench import virtual
-
-    world, there = case.device.world_size, case.device.memory_bytes
-    settings = case.workload.settings(case.preset, (*STEPS, *case.configuration.overrides))
-    found = virtual.choices_that_fit(case.workload, settings, world, there)
-    others = [one for one in found if one[1] or one[0] != world]
-    return MachineError(error.what, hint=virtual.fitting_words(others, world, there))
-
-
 def estimate_of(
     case: Case, shares: step_shares.Shares, metrics: Mapping[str, float | None], *, item: str,
     settings: Mapping[str, _spec.Value], used_bytes: int,
@@ -399,9 +383,8 @@ def estimate_of(
     """An estimate of a run's figures and the shares of its step."""
     step_ns, rate = metrics["step_time_median"], metrics[f"{item}_per_s"]
     assert step_ns is not None and rate is not None
-    rounds = int(str(settings.get("accumulate", 1))) * int(str(settings.get("pipeline_stages_per_rank", 1)))
     shares = step_shares.with_bubble(
-        shares, pipeline_ranks=int(str(settings.get("pipeline_ranks", 1))), rounds=rounds
+        shares, pipeline_ranks=int(str(settings.get("pipeline_ranks", 1))), rounds=layout_choices.rounds_of(settings)
     )  # fmt: skip
     low, high = step_shares.bounds(
         shares.classes_ns, hidden_communication_ns=shares.hidden_communication_ns, crosses_nodes=shares.crosses_nodes
@@ -416,11 +399,3 @@ def estimate_of(
         parts=dict(shares.parts), hidden_communication_ns=float(shares.hidden_communication_ns),
         classes_ns=dict(shares.classes_ns), launches=shares.launches, crosses_nodes=shares.crosses_nodes,
     )  # fmt: skip
-
-
-SIMULATED: Final = Words(
-    "simulated: no step ran on an NPU. Real are operators, memory and collectives; all times are modelled. "
-    "What-if, no benchmark",
-    "仿真数据：没有任何 step 在 NPU 上执行。算子、内存和集合通信来自真实软件；所有耗时均为建模值。"
-    "仅供推演，不是性能测试结果",
-)

@@ -270,15 +270,29 @@ def _own_figures(metrics: Sequence[Metric]) -> list[str]:
 
 
 def _overhead_words(values: Mapping[str, Metric], words: Mapping[str, str]) -> str:
-    overhead, step, spread = (values[name].value for name in ("profiler_overhead", "step_time_median", "step_time_iqr"))
-    if overhead is None:
-        return words["unknown"]
-    noise = spread / step if step and spread is not None else None
-    if overhead < 0 and noise is not None and -overhead > noise:
-        return words["disturbed"]
-    if overhead <= 0 or (noise is not None and overhead <= noise):
-        return words["no_overhead"]
-    return words["overhead"].format(format_ratio(overhead))
+    from ascend_perf.reports.overhead import judged
+
+    known = {name: metric.value for name, metric in values.items() if metric.value is not None}
+    judgement = judged(known)
+    if judgement == "figure":
+        return words["overhead"].format(format_ratio(known["profiler_overhead"]))
+    return words["no_overhead" if judgement == "noise" else judgement]
+
+
+def plain(text: str) -> str:
+    """A text on one line, without characters that a terminal obeys."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def aloud(update: Callable[[str], None]) -> Callable[[str], None]:
+    """For lines about a set-up: on a terminal they are the spinner's text, else each is printed."""
+
+    def say(line: str) -> None:
+        update(line)
+        if not sys.stderr.isatty():
+            click.echo(f"ascend-perf: {line}", err=True)
+
+    return say
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:

@@ -134,8 +134,8 @@ def check_snapshot(path: Path | None) -> None:
         raise UsageError(f"--snapshot {path}: its folder cannot be written", hint="make the folder first")
 
 
-def bytes_of(text: str, option: str) -> int:
-    """Bytes of a size such as 32GiB or 64GB (decimal).
+def bytes_of(text: str, option: str, *, hint: str = "write 32GiB or 64GB") -> int:
+    """Bytes of a size such as 32GiB or 64GB; kB, MB, GB and TB are decimal.
 
     Raises:
         UsageError: it is none.
@@ -143,7 +143,7 @@ def bytes_of(text: str, option: str) -> int:
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,6})?)\s*([A-Za-z]{1,3})", text.strip())
     factor = None if found is None else _SIZES.get(found[2].lower())
     if found is None or factor is None or not float(found[1]):
-        raise UsageError(f"{option} {text!r} is no size", hint="write 32GiB or 64GB")
+        raise UsageError(f"{option} {text!r} is no size", hint=hint)
     return int(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
 
 

@@ -288,11 +288,7 @@ def size_bytes(text: str) -> int:
     Raises:
         UsageError: it is none.
     """
-    factors = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*([A-Za-z]{2,3})", text.strip())
-    if found is None or found[2].upper() not in factors or not float(found[1]):
-        raise UsageError(f"--storage-limit {text!r} is no size", hint="write 500MB, 10GB or 2GiB")
-    return int(float(found[1]) * factors[found[2].upper()])
+    return _virtual.bytes_of(text, "--storage-limit", hint="write 500MB, 10GB or 2GiB")
 
 
 def ranks_of(text: str) -> tuple[int, ...] | None:

@@ -279,7 +279,7 @@ def baseline(
             )
         write_baseline(store, one, output)
     say = str(_SAY[settings[1]]["baseline"])
-    click.echo(say.format(one.id, _plain(one.suite), (one.commit or one.created)[:25], one.launches), err=True)
+    click.echo(say.format(one.id, _show.plain(one.suite), (one.commit or one.created)[:25], one.launches), err=True)
     click.echo(output)
 
 
@@ -555,16 +555,11 @@ def _change_lines(book: TrendBook, trend: Trend, change: Change, lang: Lang) -> 
         lines.append("  " + str(say["also"]).format(facts))
     if change.state != "open":
         lines.append("  " + str(say["said"]).format(say[change.state], change.owner, change.note or "—"))
-    return not_obeyed("\n".join(_plain(line) for line in lines))
+    return not_obeyed("\n".join(_show.plain(line) for line in lines))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    return not_obeyed(_show.columns([[_plain(cell) for cell in row] for row in rows])) if rows else ""
-
-
-def _plain(text: str) -> str:
-    """A text on one line, without characters that a terminal obeys."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    return not_obeyed(_show.columns([[_show.plain(cell) for cell in row] for row in rows])) if rows else ""
 
 
 def _commit_time(checkout: Path, commit: str | None, path: Path) -> float:

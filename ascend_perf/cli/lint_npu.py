@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -50,13 +49,7 @@ def command(
 
     files = contract.python_files(paths)
     with _show.working("setting up the virtual NPU") as update:
-
-        def say(line: str) -> None:
-            update(line)
-            if not sys.stderr.isatty():
-                click.echo(f"ascend-perf: {line}", err=True)
-
-        facts, _ = contract.facts_of(VirtualNpu(wheel=wheel), say)
+        facts, _ = contract.facts_of(VirtualNpu(wheel=wheel), _show.aloud(update))
         shown = contract.LEVELS[: contract.LEVELS.index(level) + 1]
         checked = []
         for path in files:

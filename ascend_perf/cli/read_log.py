@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ascend_perf.cli import _show
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import not_writable
 from ascend_perf.units import format_quantity
 
 
@@ -47,7 +47,7 @@ def command(log: Path, config: Path | None, skip: int, output: Path | None, form
         try:
             log_figures.write_jsonl(output, figures)
         except OSError as error:
-            raise UsageError(f"{output} cannot be written: {error.strerror}", hint="choose another -o") from error
+            raise not_writable(output, error) from error
     if form == "json":
         rows = [{"name": one.name, "value": one.value, "unit": one.unit, "better": one.better} for one in metrics]
         body = {"schema_version": 1, "reader": figures.reader, "file": figures.name or log.name,

@@ -119,13 +119,7 @@ def command(
         most=most, model_config=model_config,
     ))  # fmt: skip
     with _show.working(words["set-up"]) as update:
-
-        def say(line: str) -> None:
-            update(line)
-            if not sys.stderr.isatty():
-                click.echo(f"ascend-perf: {line}", err=True)
-
-        machinery = bench.set_up(devices, say)
+        machinery = bench.set_up(devices, _show.aloud(update))
         kept = bench.kept_of(machinery)
         click.echo(_plan_line(made, kept, lang, fresh), err=not dry_run)
         if dry_run:
@@ -174,7 +168,7 @@ def _listing(made: Plan, kept: Kept, lang: Literal["en", "zh"], fresh: bool) -> 
         rows.append((one.soc, str(one.world_size), one.label, words["known"] if is_known else "", settings))
     lines = [_show.columns(rows, "  ")]
     for outcome in made.unfit:
-        lines.append(words["unfit"].format(where=_where(outcome.configuration), problem=_plain(outcome.problem)))
+        lines.append(words["unfit"].format(where=_where(outcome.configuration), problem=_show.plain(outcome.problem)))
     lines += _left_out(made.left_out, lang)
     return "\n".join(lines)
 
@@ -196,7 +190,7 @@ def _told(progress: Progress, update: Callable[[str], None], lang: Literal["en",
     if last is not None and last.estimate is None:
         said = state(last).zh if lang == "zh" else state(last).en
         click.echo(words["failed"].format(
-            where=_where(last.configuration), state=said, problem=_plain(last.problem)[:300]
+            where=_where(last.configuration), state=said, problem=_show.plain(last.problem)[:300]
         ), err=True)  # fmt: skip
     if progress.case is None:
         return
@@ -230,16 +224,11 @@ def text(found: WhatIf, lang: Literal["en", "zh"]) -> str:
     for one in found.outcomes:
         if one.estimate is None:
             where = words["failed"].format(
-                where=_where(one.configuration), state=said(state(one), lang), problem=_plain(one.problem)
+                where=_where(one.configuration), state=said(state(one), lang), problem=_show.plain(one.problem)
             )  # fmt: skip
             lines.append(f"- {where}")
             if one.fits:
-                lines.append(f"    {_plain(one.fits)}")
+                lines.append(f"    {_show.plain(one.fits)}")
     lines += [f"- {line}" for line in _left_out(found.left_out, lang)]
     lines += [f"- {said(note, lang)}" for note in found.notes]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """On one line, without what a terminal obeys."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -418,8 +418,3 @@ def constant_frequency(hertz: list[float]) -> int | None:
     distinct = set(hertz)
     frequency = whole(distinct.pop()) if len(distinct) == 1 else NULL
     return None if frequency == NULL else frequency
-
-
-def unknown_to_none(value: int) -> int | None:
-    """A cell of an int column as a plain value."""
-    return None if value == NULL else value

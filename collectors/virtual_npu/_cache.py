@@ -32,7 +32,7 @@ def locked(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
     Raises:
         MachineError: the folder cannot be written (also from what runs inside: no space, not allowed).
     """
-    with space_and_rights(cache):
+    with _space_and_rights():
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
@@ -89,7 +89,7 @@ def _clear(cache: Path) -> None:
 
 
 @contextmanager
-def space_and_rights(cache: Path) -> Iterator[None]:
+def _space_and_rights() -> Iterator[None]:
     """Turn the system's errors about the cache folder into ours."""
     try:
         yield

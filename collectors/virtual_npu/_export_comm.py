@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from ascend_perf.collectors.virtual_npu._export_tasks import CommOp, CommTask, Tasks
+from ascend_perf.collectors.virtual_npu._export_tasks import CommOp, CommTask, Tasks, us
 
 TRANSPORTS: Final = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
 
@@ -96,7 +96,7 @@ def _write_database(path: Path, ops: Iterable[CommOp]) -> None:
         told = _times(op)
         # As text: torch_npu assigns calls to steps by it, before a float of this size loses its nanoseconds.
         times.append(
-            (*key, f"{op.arrive_ns // 1000}.{op.arrive_ns % 1000:03d}",
+            (*key, us(op.arrive_ns),
              *(told[name] for name in ("Elapse Time(ms)", "Transit Time(ms)", "Wait Time(ms)",
                                        "Synchronization Time(ms)", "Idle Time(ms)")))
         )  # fmt: skip

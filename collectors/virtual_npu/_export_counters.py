@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from ascend_perf.collectors.virtual_npu._export_tasks import KernelKind, Tasks
+from ascend_perf.collectors.virtual_npu._export_tasks import KernelKind, Tasks, us
 from ascend_perf.device.specs import CUBE_FLOP_PER_CYCLE
 from ascend_perf.model.table import Floats, Ints
 
@@ -140,4 +140,4 @@ def named_values(counters: Counters) -> tuple[tuple[str, Ints | Floats], ...]:
 
 
 def _us(ns: Ints) -> list[str]:
-    return [f"{value // 1000}.{value % 1000:03d}" for value in ns.tolist()]
+    return [us(value) for value in ns.tolist()]

@@ -199,10 +199,9 @@ class _Rows:
         pieces: list[tuple[object, ...]] = []
         for number, op in enumerate(self.tasks.comm, 1):
             name, group, dtype = s(op.name), s(op.group.name), op.collective.dtype
-            far = any(task.transfer is not None and task.transfer.transport == "RDMA" for task in op.tasks)
             ops.append(
                 (name, op.arrive_ns, op.end_ns, op.connection, group, number, 0, 0, dtype,
-                 s("MESH-NHR" if far else "MESH"), op.collective.count, s(op.op_type), self.device, op.group.size)
+                 s(op.algorithm), op.collective.count, s(op.op_type), self.device, op.group.size)
             )  # fmt: skip
             # One task at least, by which readers find the device of a collective.
             if not op.tasks:

@@ -39,6 +39,11 @@ WAIT_NAMES: Final = (
 """Names of the host's calls that wait, in the order of WAIT_KINDS."""
 
 
+def us(ns: int) -> str:
+    """Nanoseconds as the exporter writes microseconds: three decimals."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelKind:
     """All that the launches of one kernel of one distinct call have in common."""
@@ -75,6 +80,11 @@ class CommOp:
     start_ns: int
     end_ns: int
     tasks: tuple[CommTask, ...]
+
+    @property
+    def algorithm(self) -> str:
+        """As profiles name it."""
+        return "MESH-NHR" if any(one.transfer and one.transfer.transport == "RDMA" for one in self.tasks) else "MESH"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.collectors.virtual_npu._export_counters import COLUMNS, Counters, cells
-from ascend_perf.collectors.virtual_npu._export_tasks import KernelKind, Tasks
+from ascend_perf.collectors.virtual_npu._export_tasks import KernelKind, Tasks, us
 from ascend_perf.collectors.virtual_npu.kernels import Tensor
 from ascend_perf.model.table import Ints
 
@@ -27,11 +27,6 @@ _SUMMARY: Final = (
     "Context ID",
 )  # fmt: skip
 _STATISTIC: Final = ("Count", "Total Time(us)", "Min Time(us)", "Avg Time(us)", "Max Time(us)", "Ratio(%)")
-
-
-def us(ns: int) -> str:
-    """Nanoseconds as the exporter writes microseconds: three decimals."""
-    return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def write_tables(folder: Path, stamp: str, tasks: Tasks, counters: Counters | None, *, is_level0: bool) -> None:

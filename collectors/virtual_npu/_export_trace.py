@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.collectors.virtual_npu._export_tasks import CommOp, CommTask, Tasks
-from ascend_perf.collectors.virtual_npu._export_text import NO_MODEL, us
+from ascend_perf.collectors.virtual_npu._export_tasks import CommOp, CommTask, Tasks, us
+from ascend_perf.collectors.virtual_npu._export_text import NO_MODEL
 from ascend_perf.collectors.virtual_npu.record import COPY_KINDS
 from ascend_perf.model.table import Ints
 from ascend_perf.parsers._ascend_db import DATA_TYPES
@@ -236,7 +236,7 @@ def _task_args(kind: str, stream: int, task: int, connection: int) -> Event:
 def _comm_args(op: CommOp) -> Event:
     return {
         "connection_id": op.connection, "model id": NO_MODEL, "data_type": DATA_TYPES.get(op.collective.dtype, "N/A"),
-        "alg_type": "MESH-NHR" if any(t.transfer and t.transfer.transport == "RDMA" for t in op.tasks) else "MESH",
+        "alg_type": op.algorithm,
         "count": op.collective.count, "relay": "no", "retry": "no", "rank_size": op.group.size,
     }  # fmt: skip
 

@@ -26,7 +26,6 @@ from ascend_perf.errors import InputError
 
 Ints = npt.NDArray[np.int64]
 
-SUFFIX: Final = b"GetWorkspaceSize"
 _OPERATOR: Final = re.compile(rb"(?<![A-Za-z0-9_])(acl[A-Za-z0-9_]{1,120}?)GetWorkspaceSize\0")
 _TEXT: Final = re.compile(rb"(?<![^\0])(acl[A-Za-z0-9_]{1,140})\0")
 _TYPE: Final = re.compile(rb"(?<![^\0*])(Z9hit_cacheI[ -~]{1,8000})\0")
@@ -205,15 +204,10 @@ def _x86_references(code: npt.NDArray[np.uint8], base: int) -> tuple[Ints, Ints]
     if len(code) < 10:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     first, second, third = code[:-9], code[1:-8], code[2:-7]
-    found = [(
-        np.flatnonzero(((first & 0xFB) == 0x48) & ((second == 0x8D) | (second == 0x8B)) & ((third & 0xC7) == 5)), 3
-    )]  # fmt: skip
+    is_move = ((first & 0xFB) == 0x48) & ((second == 0x8D) | (second == 0x8B)) & ((third & 0xC7) == 5)
     is_load = (first == 0x0F) & ((second == 0x28) | (second == 0x6F) | (second == 0x10)) & ((third & 0xC7) == 5)
-    found.append((np.flatnonzero(is_load), 3))
-    at = np.concatenate([places for places, _ in found])
-    to = np.concatenate([places + size + 4 + _signed(code, places + size) for places, size in found])
-    order = np.argsort(at, kind="stable")
-    return base + at[order], base + to[order]
+    at = np.flatnonzero(is_move | is_load)
+    return base + at, base + at + 7 + _signed(code, at + 3)
 
 
 def _x86_calls(code: npt.NDArray[np.uint8], base: int) -> tuple[Ints, Ints]:

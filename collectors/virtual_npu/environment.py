@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from ascend_perf.collectors.environment import VIRTUAL_NPU
 from ascend_perf.collectors.virtual_npu.build import libraries_for
 from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
 from ascend_perf.collectors.virtual_npu.wheel import interpreter_of, site_for
@@ -20,8 +21,10 @@ Say = Callable[[str], None]
 
 CONFIG_FILE: Final = "virtual_npu.tsv"
 """Name of the file in the record folder that tells the libraries what to be."""
+MEET_FILE: Final = "meet"
+"""Name of the file beside it by which the processes of a job meet; with holes, as large as it could ever become."""
 
-VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"
+VARIABLE: Final = VIRTUAL_NPU
 """Environment variable that holds the path of the configuration file."""
 
 WHEEL_VARIABLE: Final = "ASCEND_PERF_TORCH_NPU_WHEEL"
@@ -148,7 +151,7 @@ def config_text(
         ("clock", settings.clock),
         ("record", folder),
         ("processes", "self" if processes is None else processes),
-        ("meet", str(Path(folder, "meet"))),
+        ("meet", str(Path(folder, MEET_FILE))),
         ("seed", seed),
         *((("host_launch_ns", host_launch_ns),) if host_launch_ns is not None else ()),
         *_parts(settings),

@@ -33,6 +33,7 @@ from ascend_perf.collectors.virtual_npu._export_db import write_database
 from ascend_perf.collectors.virtual_npu._export_tasks import tasks_of
 from ascend_perf.collectors.virtual_npu._export_text import write_tables
 from ascend_perf.collectors.virtual_npu._export_trace import write_trace
+from ascend_perf.collectors.virtual_npu.environment import VARIABLE
 from ascend_perf.collectors.virtual_npu.record import Record
 from ascend_perf.device.specs import DeviceSpec, spec_for
 from ascend_perf.errors import InputError, MachineError
@@ -40,8 +41,6 @@ from ascend_perf.model.trace import Device
 
 MARK: Final = "SIMULATED"
 """Stands in the name of every folder of an export."""
-VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"
-"""Tells a process to be a virtual NPU; the analysis runs without it, so that it leaves the record alone."""
 
 PRESERVED: Final = (
     "operators that were launched with their shapes, types, streams and times on the host, host trace of PyTorch, "
@@ -431,7 +430,7 @@ def _analyse(folders: Sequence[Path], variables: Mapping[str, str], search_path:
         MachineError: it failed.
     """
     child = {**os.environ, **variables}
-    child.pop(VARIABLE, None)
+    child.pop(VARIABLE, None)  # no virtual NPU for the analysis: it would write to the record
     child["PATH"] = os.pathsep.join((search_path, child.get("PATH", os.defpath)))
     parents = {folder.parent for folder in folders}
     # One call for all ranks shares the workers; not where folders of others lie beside them.

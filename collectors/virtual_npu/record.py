@@ -90,6 +90,7 @@ class Record:
 
     @property
     def rank(self) -> int:
+        """Of the process, in the job."""
         return int(self.header.get("rank", "0"))
 
     def launches_without_class(self) -> dict[str, int]:

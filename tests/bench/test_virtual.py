@@ -130,7 +130,7 @@ def record(**more: Any) -> Any:
     """As `record.read_record` gives it: two marked steps, calls between them and after."""
     columns = {"def": [1, 2, 1, 2, 2, 3, 1], "comm": [7] * 7, "host_ns": [50, 110, 150, 210, 260, 270, 310]}
     return SimpleNamespace(
-        header={"rank": "0"},
+        rank=0,
         marks=[(100, "mark", step_marks.BEGIN, 1), (120, "mark", "the program's own", 1),
                (200, "mark", step_marks.BEGIN, 1), (300, "mark", step_marks.END, 1)],
         tables={"C": {name: np.array(values) for name, values in columns.items()}},

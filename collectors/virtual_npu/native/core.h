@@ -96,7 +96,6 @@ int vn_thread_id(void);
 
 /* ---- record.c --------------------------------------------------------------------------------------------------- */
 
-bool vn_is_recording(void);
 /* One line, tab-separated; opens the file on the first. The newline is added here. */
 __attribute__((format(printf, 1, 2))) void vn_record_locked(const char *format, ...);
 void vn_record_text_locked(const char *text, size_t length);    /* a whole line that is built already */

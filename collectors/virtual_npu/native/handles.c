@@ -108,22 +108,11 @@ size_t vn_element_bits(int32_t dtype)
     }
 }
 
-static double half_to_double(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double value = exponent == 0 ? mantissa * 0x1p-24
-                   : exponent == 31 ? (mantissa ? __builtin_nan("") : __builtin_inf())
-                                    : (1024 + mantissa) * (exponent < 25 ? 1.0 / (1 << (25 - exponent))
-                                                                         : 1 << (exponent - 25));
-    return bits >> 15 ? -value : value;
-}
-
 static double number_of(const void *value, int32_t dtype)
 {
-    union { uint32_t bits; float value; } brain;
     switch (dtype) {
     case 0: return *(const float *)value;
-    case 1: return half_to_double(*(const uint16_t *)value);
+    case 1: return vn_real_at(value, VN_HCCL_FP16);
     case 2: return *(const int8_t *)value;
     case 3: return *(const int32_t *)value;
     case 4: return *(const uint8_t *)value;
@@ -136,9 +125,7 @@ static double number_of(const void *value, int32_t dtype)
     case 12: return *(const uint8_t *)value != 0;
     case 16: return *(const float *)value;      /* complex: the real part */
     case 17: return *(const double *)value;
-    case 27:
-        brain.bits = (uint32_t)*(const uint16_t *)value << 16;
-        return brain.value;
+    case 27: return vn_real_at(value, VN_HCCL_BF16);
     default: return 0;
     }
 }

@@ -77,16 +77,6 @@ static void put(const char *text, size_t length)
     lines++;
 }
 
-__attribute__((format(printf, 1, 2))) static void put_header(const char *format, ...)
-{
-    char line[5000];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    put(line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
-}
-
 static void open_record(void)
 {
     const vn_config *settings = vn_settings();
@@ -103,27 +93,27 @@ static void open_record(void)
     state = OPEN;
     struct timespec real;
     clock_gettime(CLOCK_REALTIME, &real);
-    put_header("H\tversion\t1");
-    put_header("H\tdata_origin\tsimulated");
-    put_header("H\tsoc\t%s", settings->soc);
-    put_header("H\tdevice\t%d", settings->local_rank);
-    put_header("H\tworld_size\t%d", settings->world_size);
-    put_header("H\trank\t%d", settings->rank);
-    put_header("H\tranks_per_node\t%d", settings->ranks_per_node);
-    put_header("H\tprocesses\t%d", settings->processes);
-    put_header("H\tpid\t%d", (int)getpid());
-    put_header("H\tclock\t%s", settings->is_modelled ? "modelled" : "wall");
-    put_header("H\tstart_raw_ns\t%lld", (long long)vn_raw_ns());
-    put_header("H\tstart_realtime_ns\t%lld", (long long)real.tv_sec * 1000000000ll + real.tv_nsec);
-    put_header("H\thbm_bytes\t%lld", (long long)settings->hbm_bytes);
-    put_header("H\thost_launch_ns\t%lld", (long long)settings->host_launch_ns);
-    put_header("H\tlaunch_latency_ns\t%lld", (long long)settings->launch_latency_ns);
+    vn_record_locked("H\tversion\t1");
+    vn_record_locked("H\tdata_origin\tsimulated");
+    vn_record_locked("H\tsoc\t%s", settings->soc);
+    vn_record_locked("H\tdevice\t%d", settings->local_rank);
+    vn_record_locked("H\tworld_size\t%d", settings->world_size);
+    vn_record_locked("H\trank\t%d", settings->rank);
+    vn_record_locked("H\tranks_per_node\t%d", settings->ranks_per_node);
+    vn_record_locked("H\tprocesses\t%d", settings->processes);
+    vn_record_locked("H\tpid\t%d", (int)getpid());
+    vn_record_locked("H\tclock\t%s", settings->is_modelled ? "modelled" : "wall");
+    vn_record_locked("H\tstart_raw_ns\t%lld", (long long)vn_raw_ns());
+    vn_record_locked("H\tstart_realtime_ns\t%lld", (long long)real.tv_sec * 1000000000ll + real.tv_nsec);
+    vn_record_locked("H\thbm_bytes\t%lld", (long long)settings->hbm_bytes);
+    vn_record_locked("H\thost_launch_ns\t%lld", (long long)settings->host_launch_ns);
+    vn_record_locked("H\tlaunch_latency_ns\t%lld", (long long)settings->launch_latency_ns);
     if (settings->link_bytes_per_s[0])
-        put_header("H\tlink_bytes_per_s\t%s", settings->link_bytes_per_s);
+        vn_record_locked("H\tlink_bytes_per_s\t%s", settings->link_bytes_per_s);
     if (settings->node_link_bytes_per_s[0])
-        put_header("H\tnode_link_bytes_per_s\t%s", settings->node_link_bytes_per_s);
-    put_header("H\tcann_version\t%s", settings->cann_version);
-    put_header("H\tlibrary\t%s", vn_build_id);
+        vn_record_locked("H\tnode_link_bytes_per_s\t%s", settings->node_link_bytes_per_s);
+    vn_record_locked("H\tcann_version\t%s", settings->cann_version);
+    vn_record_locked("H\tlibrary\t%s", vn_build_id);
 }
 
 static bool is_open(void)
@@ -133,11 +123,6 @@ static bool is_open(void)
     if (state == NOT_OPENED)
         open_record();
     return state == OPEN;
-}
-
-bool vn_is_recording(void)
-{
-    return state == OPEN && !vn_is_forked_child();
 }
 
 void vn_record_text_locked(const char *text, size_t length)
@@ -168,7 +153,7 @@ __attribute__((destructor)) static void finish(void)
 {
     vn_lock();
     if (state == OPEN && !vn_is_forked_child()) {
-        put_header("Z\t%llu\t%lld", (unsigned long long)(lines + 1), (long long)vn_memory_peak_locked());
+        vn_record_locked("Z\t%llu\t%lld", (unsigned long long)(lines + 1), (long long)vn_memory_peak_locked());
         state = CLOSED;
         off_t size = window_start + (off_t)window_used;
         munmap(window, window_size);
