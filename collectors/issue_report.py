@@ -18,7 +18,9 @@ from ascend_perf.collectors.doctor import Diagnosis
 
 LEAST_NAME: Final = 3
 """Shorter names of users and hosts would mask parts of ordinary words. Status: assumed."""
-_COMMON: Final = frozenset({"root", "localhost", "home", "user", "users", "admin", "ubuntu", "data", "work", "none"})
+COMMON_NAMES: Final = frozenset(
+    {"root", "localhost", "home", "user", "users", "admin", "ubuntu", "data", "work", "none"}
+)
 """Names that tell nobody apart, and that occur as words."""
 
 _SECRETS: Final = (
@@ -77,7 +79,7 @@ class Masks:
 
     def _learn(self, names: list[str], mask: str) -> None:
         for name in names:
-            if len(name) >= LEAST_NAME and name.lower() not in _COMMON and not _IPV4.fullmatch(name):
+            if len(name) >= LEAST_NAME and name.lower() not in COMMON_NAMES and not _IPV4.fullmatch(name):
                 self._names.setdefault(name, mask)
 
     def of(self, text: str) -> str:
