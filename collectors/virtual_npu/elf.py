@@ -137,11 +137,6 @@ class Elf:
         return self._names(self._is_undefined & ~self._is_weak & (version < 2))
 
     @cached_property
-    def weak(self) -> frozenset[str]:
-        """Symbols that it uses when they are there."""
-        return self._names(self._is_undefined & self._is_weak)
-
-    @cached_property
     def defined(self) -> frozenset[str]:
         """Symbols that others can use: not those local to the file."""
         return self._names(~self._is_undefined & ((self._symbols["info"] >> 4) != 0))

@@ -56,8 +56,6 @@ def test_a_shared_library(library: Path) -> None:
     assert elf.needed == ("libc.so.6",)
     assert elf.undefined == {"from_cann", "also_from_cann", "printf"}
     assert elf.unversioned == {"from_cann", "also_from_cann"}
-    assert "maybe_there" in elf.weak
-    assert "maybe_there" not in elf.undefined
     assert elf.defined == {"offered", "offered_data", "table"}
     assert not elf.is_object
 
@@ -99,7 +97,6 @@ def test_the_same_symbols_as_nm(library: Path) -> None:
 
         assert elf.undefined == {name for kind, name in plain if kind == "U"}
         assert elf.unversioned == {name for kind, name in plain if kind == "U"} - versioned
-        assert elf.weak == {name for kind, name in plain if kind in "wv"}
         assert elf.defined == {name for kind, name in plain if kind not in "Uwv"}
 
 
@@ -138,8 +135,7 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
 def read_all(path: Path) -> None:
     elf = Elf(path)
     assert elf.undefined >= elf.unversioned
-    assert not elf.undefined & elf.weak
-    for names in (elf.defined, elf.needed, elf.weak):
+    for names in (elf.defined, elf.needed):
         assert all(isinstance(name, str) for name in names)
     elf.relative_relocations()
     elf.symbol_addresses()
