@@ -189,10 +189,14 @@ def test_recipes_name_no_host() -> None:
 
 
 class Comments(BaseHTTPRequestHandler):
-    """Comments of one request, as the three services keep them."""
+    """Comments of one request, as the three services keep them, and whose the token is."""
 
     stored: ClassVar[dict[int, str]] = {}
+    authors: ClassVar[dict[int, str]] = {}
+    """Of comments that were not added with our token."""
     seen: ClassVar[list[tuple[str, str, str]]] = []
+    tells_account: ClassVar[bool] = True
+    ours: ClassVar[str] = "our-bot[bot]"
 
     def answer(self, document: object, code: int = 200) -> None:
         body = json.dumps(document).encode()
@@ -212,14 +216,30 @@ class Comments(BaseHTTPRequestHandler):
         self.seen.append((self.command, parts.path, token))
         return parts.path, query
 
+    def account(self, document: object) -> None:
+        if self.tells_account:
+            self.answer(document)
+        else:
+            self.answer({"message": "not for this token"}, 403)
+
     def do_GET(self) -> None:
-        _, query = self.note()
+        path, query = self.note()
+        if path == "/user":
+            return self.account({"id": 5, "login": self.ours, "username": self.ours})
         page, size = int(query["page"][0]), int(query["per_page"][0])
-        rows = [{"id": key, "body": text} for key, text in sorted(self.stored.items())]
+        author, name = ("author", "username") if "/notes" in path else ("user", "login")
+        rows = [
+            {"id": key, "body": text, author: {name: self.authors.get(key, self.ours)}}
+            for key, text in sorted(self.stored.items())
+        ]
         self.answer(rows[(page - 1) * size : page * size])
 
     def do_POST(self) -> None:
-        self.note()
+        path, _ = self.note()
+        if path == "/graphql":
+            query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["query"]
+            assert "viewer" in query and "login" in query
+            return self.account({"data": {"viewer": {"login": self.ours}}})
         self.stored[max(self.stored, default=0) + 1] = self.body()
         self.answer({}, 201)
 
@@ -237,6 +257,7 @@ class Comments(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     Comments.stored.clear()
+    Comments.authors.clear()
     Comments.seen.clear()
     http = HTTPServer(("127.0.0.1", 0), Comments)
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
@@ -257,8 +278,8 @@ def comment(path: Path, variables: dict[str, str]) -> subprocess.CompletedProces
 def variables_of(service: str, root: str, event: Path) -> dict[str, str]:
     event.write_text(json.dumps({"pull_request": {"number": 7}}), "utf-8")
     return {
-        "github": {"GITHUB_ACTIONS": "true", "GITHUB_API_URL": root, "GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t",
-                   "GITHUB_EVENT_PATH": str(event)},
+        "github": {"GITHUB_ACTIONS": "true", "GITHUB_API_URL": root, "GITHUB_GRAPHQL_URL": f"{root}/graphql",
+                   "GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_EVENT_PATH": str(event)},
         "gitlab": {"GITLAB_CI": "true", "CI_API_V4_URL": root, "CI_PROJECT_ID": "5", "CI_MERGE_REQUEST_IID": "7",
                    "GITLAB_TOKEN": "t"},
         "gitcode": {"ATOMGIT_ACTIONS": "true", "ATOMGIT_API_URL": root, "ATOMGIT_REPOSITORY": "o/r",
@@ -266,13 +287,18 @@ def variables_of(service: str, root: str, event: Path) -> dict[str, str]:
     }[service]  # fmt: skip
 
 
-@pytest.mark.parametrize(("service", "listed", "changed", "token"), [
-    ("github", "/repos/o/r/issues/7/comments", ("PATCH", "/repos/o/r/issues/comments/121"), "Bearer t"),
-    ("gitlab", "/projects/5/merge_requests/7/notes", ("PUT", "/projects/5/merge_requests/7/notes/121"), "t"),
-    ("gitcode", "/repos/o/r/pulls/7/comments", ("PATCH", "/repos/o/r/pulls/comments/121"), "t"),
+SERVICES = ("github", "gitlab", "gitcode")
+
+
+@pytest.mark.parametrize(("service", "whose", "listed", "changed", "token"), [
+    ("github", ("POST", "/graphql"), "/repos/o/r/issues/7/comments",
+     ("PATCH", "/repos/o/r/issues/comments/121"), "Bearer t"),
+    ("gitlab", ("GET", "/user"), "/projects/5/merge_requests/7/notes",
+     ("PUT", "/projects/5/merge_requests/7/notes/121"), "t"),
+    ("gitcode", ("GET", "/user"), "/repos/o/r/pulls/7/comments", ("PATCH", "/repos/o/r/pulls/comments/121"), "t"),
 ])  # fmt: skip
 def test_the_comment_is_added_once_and_then_replaced(
-    tmp_path: Path, server: str, service: str, listed: str, changed: tuple[str, str], token: str
+    tmp_path: Path, server: str, service: str, whose: tuple[str, str], listed: str, changed: tuple[str, str], token: str
 ) -> None:
     Comments.stored.update(dict.fromkeys(range(1, 121), "of somebody else"))  # ours comes on the second page
     path = tmp_path / "gate.md"
@@ -284,8 +310,39 @@ def test_the_comment_is_added_once_and_then_replaced(
 
     assert (first.stdout, second.stdout) == ("comment added\n", "comment replaced\n"), first.stderr + second.stderr
     assert len(Comments.stored) == 121 and Comments.stored[121].endswith("second")
-    assert Comments.seen[0] == ("GET", listed, token)
+    assert Comments.seen[:2] == [(*whose, token), ("GET", listed, token)]
     assert Comments.seen[-1] == (*changed, token)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_strangers_comment_that_begins_as_ours_is_left_alone(tmp_path: Path, server: str, service: str) -> None:
+    forged = "<!-- ascend-perf-gate -->\nPerformance gate passed"
+    Comments.stored[3], Comments.authors[3] = forged, "stranger"
+    # Names that are alike are others; the first has the name of our bot without its mark.
+    Comments.stored[4], Comments.authors[4] = forged, "our-bot"
+    Comments.stored[5], Comments.authors[5] = forged, "Our-Bot[bot]"
+    path = tmp_path / "gate.md"
+    variables = variables_of(service, server, tmp_path / "event.json")
+    said = []
+    for text in ("first", "second"):
+        path.write_text(f"<!-- ascend-perf-gate -->\n{text}", "utf-8")
+        said.append(comment(path, variables).stdout)
+    assert said == ["comment added\n", "comment replaced\n"]
+    assert {Comments.stored[key] for key in (3, 4, 5)} == {forged}
+    assert Comments.stored[6].endswith("second") and len(Comments.stored) == 4
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_without_a_name_of_its_own_it_takes_no_comment(
+    tmp_path: Path, server: str, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Comments, "tells_account", False)
+    Comments.stored[3] = "<!-- ascend-perf-gate -->\nan earlier one"
+    path = tmp_path / "gate.md"
+    path.write_text("<!-- ascend-perf-gate -->\nnew", "utf-8")
+    said = comment(path, variables_of(service, server, tmp_path / "event.json"))
+    assert said.returncode == 0 and said.stdout.startswith("comment added; whose the token is was not told")
+    assert Comments.stored == {3: "<!-- ascend-perf-gate -->\nan earlier one", 4: "<!-- ascend-perf-gate -->\nnew"}
 
 
 def test_where_there_is_no_request_nothing_is_commented(tmp_path: Path, server: str) -> None:
@@ -303,7 +360,8 @@ def test_where_there_is_no_request_nothing_is_commented(tmp_path: Path, server: 
 def test_a_refused_token_is_told_without_the_token(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Comments, "do_GET", lambda self: self.answer({}, 403))
+    for method in ("do_GET", "do_POST"):
+        monkeypatch.setattr(Comments, method, lambda self: self.answer({}, 403))
     path = tmp_path / "gate.md"
     path.write_text("<!-- ascend-perf-gate -->", "utf-8")
     said = comment(path, {**variables_of("gitcode", server, tmp_path / "event.json"), "ATOMGIT_TOKEN": "secret"})
