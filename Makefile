@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH   ?= benchmarks/bench_analyze.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check lint types floors docs bench eval eval-gate screenshots gallery browser postgres cross clean
+.PHONY: help demo test slow explore check lint types floors docs bench eval eval-gate screenshots gallery browser postgres cross clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: $(VENV)/.test browser postgres cross ## Run the tests, all but the slow on
 
 slow: $(VENV)/.test browser postgres cross ## Run the slow tests: jobs of four processes, long soaks, planted faults
 	$(BIN)/python -m pytest -n $(JOBS) -m slow $(ARGS)
+
+explore: $(VENV)/.test ## Look for counterexamples: the property-based tests with examples that were never drawn before
+	$(BIN)/python -m pytest -n $(JOBS) -m hypothesis --hypothesis-profile=explore $(ARGS)
 
 check: lint types floors test ## Lint, check types and floors, run the tests (what to run before a commit)
 
