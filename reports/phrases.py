@@ -8,7 +8,7 @@ a part that differs (a name, an amount), a `#` for a number: the words hold them
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -18,10 +18,10 @@ from ascend_perf.reports.catalogue import loaded
 from ascend_perf.reports.texts import MAX_TEXT, Lang
 from ascend_perf.units import THIN_SPACE
 
-BOOKS: Final = ("phrases", "formulas", "places", "input", "collect", "tools", "results", "virtual")
+BOOKS: Final = ("phrases", "formulas", "places", "input", "collect", "tools", "results", "virtual", "workloads")
 """Catalogues of phrases: cells of tables; how a share was computed; where evidence lies; what was read and missing;
 what `ascend-perf collect` says of a run; what other tools say when they cannot go on; what
-`history`, `gate` and `compare` do not take; what runs on virtual NPUs do."""
+`history`, `gate` and `compare` do not take; what runs on virtual NPUs do; what workloads do not take."""
 
 MAX_DEPTH: Final = 3
 """How deep a part of a phrase may be a phrase itself."""
@@ -53,6 +53,12 @@ class _Pattern:
     numbers: tuple[int, ...]
     en: _Template
     zh: _Template
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether its end is another phrase: `settings of *: *`."""
+        last = _Part(len(self.literals) - 2, is_phrase=True)
+        return self.literals[-1] == "" and self.literals[-2].endswith(": ") and last in self.zh
 
     def parts_of(self, text: str) -> tuple[str, ...] | None:
         """What the marks stand for, each at least one character and as short as it can be; None when it is not this."""
@@ -116,10 +122,17 @@ def _phrase(text: str, column: str, depth: int) -> Words | None:
             return found
         if _SEPARATOR in text:
             continue
-        for pattern in _patterns():
+        for pattern in (*_around(name, depth), *_patterns()):
             if (parts := pattern.parts_of(name)) is not None:
                 return Words(_filled(pattern.en, parts, "en", depth), _filled(pattern.zh, parts, "zh", depth))
     return _joined(text.split(_SEPARATOR), depth) if _SEPARATOR in text else None
+
+
+def _around(text: str, depth: int) -> Iterator[_Pattern]:
+    """Phrases that stand around another one: that which they stand around may say more than they do."""
+    for pattern in _patterns():
+        if pattern.is_frame and (parts := pattern.parts_of(text)) and _phrase(parts[-1], "", depth + 1):
+            yield pattern
 
 
 def _joined(pieces: list[str], depth: int) -> Words | None:

@@ -14,6 +14,7 @@ from ascend_perf.model.what_if import PARTS, Estimate, Outcome, PartKind, WhatIf
 from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.html import embedded
 from ascend_perf.reports.page import table_document
+from ascend_perf.reports.phrases import phrase, spoken
 from ascend_perf.reports.texts import Json, Lang, markdown, pair, safe, said
 from ascend_perf.units import Unit, format_quantity, significant
 
@@ -62,7 +63,7 @@ def table_of(found: WhatIf, lang: Lang = "en") -> ResultTable:
 def _row_of(outcome: Outcome, lang: Lang) -> tuple[Cell, ...]:
     configuration, one = outcome.configuration, outcome.estimate
     first: tuple[Cell, ...] = (
-        safe(configuration.soc), configuration.world_size, safe(configuration.label), said(state(outcome), lang)
+        safe(configuration.soc), configuration.world_size, said(configuration.words, lang), said(state(outcome), lang)
     )  # fmt: skip
     if one is None:
         return (*first, *(None for _ in range(12)))
@@ -81,8 +82,8 @@ def problems_of(found: WhatIf, lang: Lang = "en") -> ResultTable | None:
     columns = (_column("soc"), _column("ranks", "count"), _column("layout"), _column("state"), _column("why"),
                _column("fits"))  # fmt: skip
     cells: list[tuple[Cell, ...]] = [
-        (safe(one.configuration.soc), one.configuration.world_size, safe(one.configuration.label),
-         said(state(one), lang), safe(one.problem), safe(one.fits) or None)
+        (safe(one.configuration.soc), one.configuration.world_size, said(one.configuration.words, lang),
+         said(state(one), lang), safe(spoken(one.problem, lang)), safe(spoken(one.fits, lang)) or None)
         for one in rows
     ]  # fmt: skip
     data = tuple(tuple(row[index] for row in cells) for index in range(len(columns)))
@@ -127,10 +128,7 @@ def page_document(found: WhatIf, lang: Lang) -> dict[str, Json]:
 
 def _group(found: WhatIf, index: int) -> Json:
     verdict = found.verdicts[index]
-    here = [
-        (place, one) for place, one in enumerate(found.outcomes)
-        if (one.configuration.soc, one.configuration.world_size) == (verdict.soc, verdict.world_size)
-    ]  # fmt: skip
+    here = [(place, one) for place, one in enumerate(found.outcomes) if verdict.judges(one)]
     known = [(place, one.estimate, one) for place, one in here if one.estimate is not None]
     known.sort(key=lambda row: row[1].step_ns / row[1].items_per_step)
     return {
@@ -139,13 +137,13 @@ def _group(found: WhatIf, index: int) -> Json:
         "item": safe(known[0][1].item) if known else "",
         "rows": [
             {
-                "label": safe(one.configuration.label), "best": place == verdict.best, "rival": place in verdict.rivals,
+                "label": pair(one.configuration.words), "best": place == verdict.best, "rival": place in verdict.rivals,
                 **_bar(estimate, verdict.world_size),
             }
             for place, estimate, one in known
         ],
         "without": [
-            {"label": safe(one.configuration.label), "state": pair(state(one)), "why": safe(one.problem)}
+            {"label": pair(one.configuration.words), "state": pair(state(one)), "why": pair(phrase(one.problem))}
             for _, one in here if one.estimate is None
         ],
     }  # fmt: skip
@@ -182,7 +180,7 @@ def short_rows(found: WhatIf, lang: Lang) -> list[list[str]]:
         mark = "*" if index in best else "?" if index in first or _is_rival(found, index) else ""
         one = outcome.estimate
         cells = [safe(outcome.configuration.soc), str(outcome.configuration.world_size),
-                 safe(outcome.configuration.label)]  # fmt: skip
+                 said(outcome.configuration.words, lang)]  # fmt: skip
         if one is None:
             cells += [said(state(outcome), lang), *("—" for _ in SHORT[4:])]
         else:
@@ -224,10 +222,11 @@ def markdown_text(found: WhatIf, lang: Lang) -> str:
     if problems:
         lines += ["", f"## {texts['what_if.problems']}", ""]
         for one in problems:
-            where = f"{one.configuration.soc} x {one.configuration.world_size} {one.configuration.label}"
-            fits = f" {one.fits}" if one.fits else ""
-            colon = texts["ui.colon"]
-            lines.append(markdown_item(f"{where}{colon}{said(state(one), lang)}{colon}{one.problem}.{fits}"))
+            name = said(one.configuration.words, lang)
+            where = f"{one.configuration.soc} x {one.configuration.world_size} {name}"
+            colon, stop = texts["ui.colon"], {"en": ". ", "zh": "。"}[lang]
+            parts = [spoken(text, lang) for text in (one.problem, one.fits) if text]
+            lines.append(markdown_item(f"{where}{colon}{said(state(one), lang)}{colon}{stop.join(parts)}"))
     if found.left_out:
         lines += ["", f"## {texts['what_if.left_out']}", ""]
         lines += [markdown_item(f"{where}{texts['ui.colon']}{', '.join(names)}") for where, names in
@@ -269,17 +268,17 @@ def document(found: WhatIf, lang: Lang) -> dict[str, Json]:
             }
             for one in found.verdicts
         ],
-        "configurations": [_document_of(one) for one in found.outcomes],
+        "configurations": [_document_of(one, lang) for one in found.outcomes],
         "left_out": {safe(where): [safe(name) for name in names] for where, names in found.left_out.items()},
     }  # fmt: skip
 
 
-def _document_of(outcome: Outcome) -> Json:
+def _document_of(outcome: Outcome, lang: Lang) -> Json:
     configuration, one = outcome.configuration, outcome.estimate
     body: dict[str, Json] = {
         "soc": safe(configuration.soc), "world_size": configuration.world_size, "layout": safe(configuration.layout),
         "overrides": [safe(text) for text in configuration.overrides], "state": outcome.kind,
-        "problem": safe(outcome.problem) or None, "what_fits": safe(outcome.fits) or None,
+        "problem": safe(spoken(outcome.problem, lang)) or None, "what_fits": safe(spoken(outcome.fits, lang)) or None,
     }  # fmt: skip
     if one is None:
         return {**body, "estimate": None}

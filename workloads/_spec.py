@@ -284,7 +284,9 @@ class Workload:
             assert isinstance(plan, Plan)
             return Settings(config=_built(self.config, checked), plan=plan)
         except ValueError as error:
-            raise UsageError(f"{self.name}: {error}", hint=f"see `ascend-perf workloads {self.name}`") from error
+            raise UsageError(
+                f"settings of {self.name}: {error}", hint=f"see `ascend-perf workloads {self.name}`"
+            ) from error
 
 
 def workload(

@@ -14,6 +14,24 @@ from ascend_perf.errors import MachineError, UsageError
 from ascend_perf.model.finding import Words
 from ascend_perf.workloads import _spec
 from ascend_perf.workloads._launch_settings import refuse_wrong
+from ascend_perf.workloads._model_config import read_config
+
+
+def model_settings(path: Path, workload: _spec.Workload) -> tuple[dict[str, _spec.Value], tuple[Words, ...]]:
+    """What a model's config.json sets of a workload, and what it asks for that the workload leaves out.
+
+    Raises:
+        InputError: as `read_config`.
+        UsageError: the workload is for models of another kind.
+    """
+    model, known = read_config(path), workload.fields()
+    values = model.settings_for(known)
+    if missing := values.keys() - known.keys():
+        raise UsageError(
+            f"--model-config describes a {model.model_type}, {workload.name} has no {min(missing)}",
+            hint="choose a workload of that kind of model",
+        )
+    return values, model.notes
 
 
 def check_packages(workload: _spec.Workload) -> None:

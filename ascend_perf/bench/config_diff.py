@@ -73,6 +73,8 @@ class Side:
     """By the names of `FIGURES`, with memory_<component> and communication_<collective>; one is absent where no
     formula gives it."""
     notes: tuple[Words, ...] = ()
+    problem: str = ""
+    """Why figures of a rank are missing, in English; empty: none are."""
     other_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Keys of a config.json that say nothing of these figures."""
 
@@ -230,37 +232,35 @@ def _first(workload: Workload) -> str:
 
 
 def _side(source: _Source, workload: Workload, settings: Settings, world_size: int) -> Side:
-    notes = list(source.config.notes) if source.config is not None else []
     figures, problem = _figures(workload, settings, world_size)
-    if problem is not None:
-        notes.append(problem)
     other = {}
     if source.config is not None:
         other = {key: value for key, value in source.config.raw.items() if key not in source.config.used}
     return Side(
         name=source.name, kind=source.kind, workload=workload, settings=settings, world_size=world_size,
-        figures=figures, notes=tuple(notes), other_keys=other,
+        figures=figures, notes=source.config.notes if source.config is not None else (), problem=problem,
+        other_keys=other,
     )  # fmt: skip
 
 
 # Figures
 
 
-def _figures(workload: Workload, settings: Settings, world_size: int) -> tuple[dict[str, float], Words | None]:
+def _figures(workload: Workload, settings: Settings, world_size: int) -> tuple[dict[str, float], str]:
     """Figures by formula, and why those of a rank are missing."""
     assert dataclasses.is_dataclass(settings.config)
     groups = [getattr(settings.config, field.name) for field in dataclasses.fields(settings.config)]
     values = settings.as_dict()
     figures: dict[str, float] = {}
-    problem = None
+    problem = ""
     if workload.predict is not None:
         try:
             predicted = workload.predict(settings.config, world_size)
         except ValueError as error:
-            problem = Words(f"memory and communication are unknown: {error}", f"内存与通信未知：{error}")
+            problem = f"memory and communication are unknown: {error}"
         else:
             if predicted.memory_bytes:
-                figures["memory"] = sum(predicted.memory_bytes.values())
+                figures["memory"] = predicted.peak_bytes
                 figures |= {f"memory_{part}": size for part, size in predicted.memory_bytes.items()}
             sent: dict[str, float] = {}
             for part in predicted.traffic:
@@ -346,7 +346,7 @@ def _effects(side: Side, name: str, value: Value) -> dict[str, float] | None:
     except AscendPerfError:
         return None
     figures, problem = _figures(side.workload, changed, side.world_size)
-    if problem is not None and not any(problem == note for note in side.notes):
+    if problem and problem != side.problem:
         return None
     return {
         figure: figures[figure] - side.figures[figure] for figure, kind in FIGURES.items()
@@ -364,7 +364,7 @@ def as_document(difference: Difference) -> dict[str, Any]:
     def side(one: Side) -> dict[str, Any]:
         return {
             "name": one.name, "kind": one.kind, "workload": one.workload.name, "world_size": one.world_size,
-            "notes": [note.en for note in one.notes],
+            "notes": [*(note.en for note in one.notes), *([one.problem] if one.problem else [])],
         }  # fmt: skip
 
     figures = []

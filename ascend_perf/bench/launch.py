@@ -32,7 +32,6 @@ from ascend_perf.errors import AscendPerfError, InputError, Interrupted, Machine
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
-from ascend_perf.workloads._model_config import read_config
 
 if TYPE_CHECKING:
     from ascend_perf.collectors.virtual_npu.record import Record
@@ -165,14 +164,8 @@ class _Attempt:
         request = self._request
         between = None
         if request.model_config is not None:
-            model = read_config(request.model_config)
-            between = model.settings_for(self._workload.fields())
-            if missing := between.keys() - self._workload.fields().keys():
-                raise UsageError(
-                    f"--model-config describes a {model.model_type}, {self._workload.name} has no {min(missing)}",
-                    hint="choose a workload of that kind of model",
-                )
-            for note in model.notes:
+            between, lacks = before.model_settings(request.model_config, self._workload)
+            for note in lacks:
                 self._warn(note)
         self._settings = settings = self._workload.settings(request.preset, request.overrides, between=between)
         self._prediction = predictions.predicted(self._workload, settings, request.world_size)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ascend_perf.collectors.virtual_npu import VirtualNpu
 from ascend_perf.errors import UsageError
 from ascend_perf.workloads import _spec
+from ascend_perf.model.what_if import AS_PRESET, ONE_DEVICE
 
 Changes = Mapping[str, _spec.Value]
 """Settings of a layout."""
@@ -176,7 +177,7 @@ def _choice(
 def name_of(values: Mapping[str, _spec.Value], world_size: int) -> str:
     """A layout as it is shown, from the settings: `tp 8 x fsdp 8`."""
     if world_size == 1:
-        return "one device"
+        return ONE_DEVICE
     axes = {short: int(str(values.get(name, 1))) for short, name in _AXES.items()}
     data = world_size // (axes["tp"] * axes["pp"] * axes["cp"])
     parts = [f"{short} {axes[short]}" for short in ("tp", "cp", "pp") if axes[short] > 1]
@@ -191,7 +192,7 @@ def _written(changes: Changes) -> str:
     short = {name: key for key, name in _AXES.items()}
     parts = [f"{short[name]} {value}" for name, value in changes.items() if name in short and value != 1]
     parts += [str(value) for name, value in changes.items() if name == "data_parallel"]
-    return " x ".join(parts) or "as the preset has it"
+    return " x ".join(parts) or AS_PRESET
 
 
 def _texts(changes: Changes, base: Changes) -> tuple[str, ...]:

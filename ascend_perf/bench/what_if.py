@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ascend_perf import __version__
-from ascend_perf.bench import layout_choices, step_shares
+from ascend_perf.bench import before, layout_choices, step_shares
 from ascend_perf.bench.what_if_words import verdict_words, whole_words
 from ascend_perf.collectors.virtual_npu import VirtualNpu, cache_folder
 from ascend_perf.errors import AscendPerfError, Interrupted, MachineError, UsageError
+from ascend_perf.model.finding import Words
 from ascend_perf.model.what_if import Configuration, Estimate, Outcome, Verdict, WhatIf
 from ascend_perf.workloads import _spec
 
@@ -76,6 +77,8 @@ class Plan:
     cases: tuple[Case, ...]
     unfit: tuple[Outcome, ...]
     left_out: Mapping[str, tuple[str, ...]]
+    notes: tuple[Words, ...] = ()
+    """What the configuration file of the model asks for and no case does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,8 @@ def plan(request: Request) -> Plan:
     """
     workload = _spec.find_workload(request.workload)
     wanted = layout_choices.parse_layouts(request.layouts)
-    given = (*_model_overrides(request, workload), *request.overrides)
+    model, notes = _model_overrides(request, workload)
+    given = (*model, *request.overrides)
     cases: list[Case] = []
     unfit: list[Outcome] = []
     left_out: dict[str, tuple[str, ...]] = {}
@@ -127,7 +131,7 @@ def plan(request: Request) -> Plan:
     _check_count(len(cases))
     if not cases:
         raise UsageError(f"no configuration fits: {unfit[0].problem}", hint="see `ascend-perf what-if --help`")
-    return Plan(request=request, cases=tuple(cases), unfit=tuple(unfit), left_out=left_out)
+    return Plan(request=request, cases=tuple(cases), unfit=tuple(unfit), left_out=left_out, notes=notes)
 
 
 def _check_count(count: int) -> None:
@@ -137,19 +141,12 @@ def _check_count(count: int) -> None:
         )
 
 
-def _model_overrides(request: Request, workload: _spec.Workload) -> tuple[str, ...]:
+def _model_overrides(request: Request, workload: _spec.Workload) -> tuple[tuple[str, ...], tuple[Words, ...]]:
+    """What the configuration file of a model sets, as `KEY=VALUE`, and what it asks for that is left out."""
     if request.model_config is None:
-        return ()
-    from ascend_perf.workloads._model_config import read_config
-
-    model = read_config(request.model_config)
-    values = model.settings_for(workload.fields())
-    if missing := values.keys() - workload.fields().keys():
-        raise UsageError(
-            f"--model-config describes a {model.model_type}, {workload.name} has no {min(missing)}",
-            hint="choose a workload of that kind of model",
-        )
-    return tuple(f"{name}={_spec.text_of(value)}" for name, value in values.items() if value is not None)
+        return (), ()
+    values, notes = before.model_settings(request.model_config, workload)
+    return tuple(f"{name}={_spec.text_of(value)}" for name, value in values.items() if value is not None), notes
 
 
 def _variations(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -282,31 +279,30 @@ def _outcome_of(case: Case, run: Runner) -> Outcome:
 def judged(made: Plan, outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> WhatIf:
     """Everything with the best configuration of each chip and world."""
     whole = (*outcomes, *made.unfit)
-    groups = dict.fromkeys((one.configuration.soc, one.configuration.world_size) for one in whole)
-    verdicts = tuple(_verdict(whole, soc, world) for soc, world in groups)
+    groups = dict.fromkeys(one.configuration.group for one in whole)
+    verdicts = tuple(_verdict(whole, Verdict(soc=soc, world_size=world, best=None)) for soc, world in groups)
     request = made.request
     lead, main, notes = whole_words(request.workload, request.preset, whole, verdicts)
     return WhatIf(
         workload=request.workload, preset=request.preset, outcomes=whole, verdicts=verdicts, lead=lead, main=main,
-        notes=notes, versions=versions, left_out=made.left_out,
+        notes=(*made.notes, *notes), versions=versions, left_out=made.left_out,
     )  # fmt: skip
 
 
-def _verdict(outcomes: Sequence[Outcome], soc: str, world_size: int) -> Verdict:
+def _verdict(outcomes: Sequence[Outcome], verdict: Verdict) -> Verdict:
+    """The verdict of a chip and world, with the best of its outcomes."""
+    world_size = verdict.world_size
     estimates = {
-        index: one.estimate for index, one in enumerate(outcomes)
-        if one.estimate is not None and (one.configuration.soc, one.configuration.world_size) == (soc, world_size)
-    }  # fmt: skip
-    if not estimates:
-        verdict = Verdict(soc=soc, world_size=world_size, best=None)
-    else:
+        index: one.estimate for index, one in enumerate(outcomes) if one.estimate is not None and verdict.judges(one)
+    }
+    if estimates:
         best = max(estimates, key=lambda index: estimates[index].per_s_per_device(world_size))
         rivals = tuple(
             index for index, one in estimates.items()
             if index != best and not step_shares.is_surely_faster(estimates[best], one)
         )  # fmt: skip
         rivals = tuple(sorted(rivals, key=lambda index: -estimates[index].per_s_per_device(world_size)))
-        verdict = Verdict(soc=soc, world_size=world_size, best=best, rivals=rivals)
+        verdict = replace(verdict, best=best, rivals=rivals)
     return replace(verdict, said=verdict_words(verdict, outcomes))
 
 

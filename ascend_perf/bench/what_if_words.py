@@ -17,10 +17,7 @@ def verdict_words(verdict: Verdict, outcomes: Sequence[Outcome]) -> Words:
     """Which configuration is best on a chip, or that it cannot be told."""
     where = f"{verdict.soc} x {verdict.world_size}"
     if verdict.best is None:
-        here = [
-            one for one in outcomes
-            if (one.configuration.soc, one.configuration.world_size) == (verdict.soc, verdict.world_size)
-        ]  # fmt: skip
+        here = [one for one in outcomes if verdict.judges(one)]
         if here and all(one.kind == "out-of-memory" for one in here):
             return Words(
                 f"{where}: out of memory in every configuration that was tried",
@@ -29,25 +26,22 @@ def verdict_words(verdict: Verdict, outcomes: Sequence[Outcome]) -> Words:
         return Words(f"{where}: no configuration has an estimate", f"{where}：没有可用的估计结果")
     best = outcomes[verdict.best]
     assert best.estimate is not None
-    name, rate = best.configuration.label, _rate_words(best)
+    name, rate = best.configuration.words, _rate_words(best)
     if not verdict.rivals:
-        alone = sum(
-            one.estimate is not None
-            and (one.configuration.soc, one.configuration.world_size) == (verdict.soc, verdict.world_size)
-            for one in outcomes
-        )  # fmt: skip
-        if alone == 1:
-            return Words(f"{where}: {name}, {rate.en}; nothing else to compare with",
-                         f"{where}：{name}，{rate.zh}；没有其他可比较的配置")  # fmt: skip
-        return Words(f"{where}: {name} is best, {rate.en}", f"{where}：{name} 最优，{rate.zh}")
-    names = [outcomes[index].configuration.label for index in verdict.rivals]
+        if sum(one.estimate is not None and verdict.judges(one) for one in outcomes) == 1:
+            return Words(f"{where}: {name.en}, {rate.en}; nothing else to compare with",
+                         f"{where}：{name.zh}，{rate.zh}；没有其他可比较的配置")  # fmt: skip
+        return Words(f"{where}: {name.en} is best, {rate.en}", f"{where}：{name.zh} 最优，{rate.zh}")
+    names = [outcomes[index].configuration.words for index in verdict.rivals]
     more = len(names) - MAX_RIVALS
     shown = [name, *names[:MAX_RIVALS]]
-    english = f"{', '.join(shown)} and {more} more" if more > 0 else _listed(shown)
-    chinese = "、".join(shown) + (f" 等 {len(names) + 1} 种" if more > 0 else "")
+    english = [one.en for one in shown]
+    english_list = f"{', '.join(english)} and {more} more" if more > 0 else _listed(english)
+    chinese = "、".join(one.zh for one in shown) + (f" 等 {len(names) + 1} 种" if more > 0 else "")
     return Words(
-        f"{where}: cannot tell between {english} within the error of the model; {name} is modelled at {rate.en}",
-        f"{where}：在模型误差范围内无法区分 {chinese}；{name} 的建模值为{rate.zh}",
+        f"{where}: cannot tell between {english_list} within the error of the model; {name.en} is modelled at "
+        f"{rate.en}",
+        f"{where}：在模型误差范围内无法区分 {chinese}；{name.zh} 的建模值为{rate.zh}",
     )
 
 
@@ -96,15 +90,15 @@ def _over_all(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> Words
     best = outcomes[first.best or 0]
     rate = _rate_words(best)
     near = [f"{one.soc} x {one.world_size}" for (_, _, most), one in ranges if one is not first and most >= least]
-    where, name = f"{first.soc} x {first.world_size}", best.configuration.label
+    where, name = f"{first.soc} x {first.world_size}", best.configuration.words
+    lead = Words(
+        f"most on each device with {where}, {name.en}: {rate.en}", f"每卡吞吐最高为 {where}（{name.zh}）：{rate.zh}"
+    )
     if not near:
-        return Words(
-            f"most on each device with {where}, {name}: {rate.en}", f"单卡吞吐最高为 {where}，{name}：{rate.zh}"
-        )
+        return lead
     return Words(
-        f"most on each device with {where}, {name}: {rate.en}; {_listed(near)} may do as well within the error of the "
-        "model",
-        f"单卡吞吐最高为 {where}，{name}：{rate.zh}；在模型误差范围内，{'、'.join(near)} 可能相当",
+        f"{lead.en}; {_listed(near)} may do as well within the error of the model",
+        f"{lead.zh}；在模型误差范围内，{'、'.join(near)} 可能相当",
     )
 
 

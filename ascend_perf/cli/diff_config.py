@@ -78,6 +78,7 @@ def command(
 def render(difference: Difference, form: Literal["text", "md"], lang: Literal["en", "zh"]) -> str:
     """The comparison as text for a terminal, or as Markdown."""
     from ascend_perf.bench.config_diff import figure_unit, figure_words, plain
+    from ascend_perf.reports.phrases import spoken
 
     say = {name: words[lang] for name, words in _HEADINGS.items()}
     sides = [("A", difference.a), ("B", difference.b)]
@@ -106,7 +107,10 @@ def render(difference: Difference, form: Literal["text", "md"], lang: Literal["e
         parts.append(_section(say["other"], rows, form))
     if difference.other_keys_left_out:
         parts.append(f"{difference.other_keys_left_out} {say['more']}")
-    notes = [f"{letter}: {getattr(note, lang)}" for letter, side in sides for note in side.notes]
+    notes = [
+        f"{letter}: {note}" for letter, side in sides
+        for note in (*(getattr(note, lang) for note in side.notes), spoken(side.problem, lang)) if note
+    ]  # fmt: skip
     if notes:
         parts.append("\n".join([_title(say["notes"], form), *(f"- {plain_line(note)}" for note in notes)]))
     return "\n\n".join(parts)

@@ -159,17 +159,22 @@ def _plan_line(made: Plan, kept: Kept, lang: Literal["en", "zh"], fresh: bool) -
 
 
 def _listing(made: Plan, kept: Kept, lang: Literal["en", "zh"], fresh: bool) -> str:
+    from ascend_perf.reports.phrases import spoken
+    from ascend_perf.reports.texts import said
+
     words = _WORDS[lang]
     rows = []
     for case in made.cases:
         one = case.configuration
         is_known = not fresh and kept.read(case) is not None
         settings = " ".join(f"--set {text}" for text in one.overrides)
-        rows.append((one.soc, str(one.world_size), one.label, words["known"] if is_known else "", settings))
+        rows.append((one.soc, str(one.world_size), said(one.words, lang), words["known"] if is_known else "", settings))
     lines = [_show.columns(rows, "  ")]
     for outcome in made.unfit:
-        lines.append(words["unfit"].format(where=_where(outcome.configuration), problem=_show.plain(outcome.problem)))
+        problem = _show.plain(spoken(outcome.problem, lang))
+        lines.append(words["unfit"].format(where=_where(outcome.configuration, lang), problem=problem))
     lines += _left_out(made.left_out, lang)
+    lines += [said(note, lang) for note in made.notes]
     return "\n".join(lines)
 
 
@@ -178,25 +183,29 @@ def _left_out(left_out: Mapping[str, tuple[str, ...]], lang: Literal["en", "zh"]
     return [template.format(where=where, names=", ".join(names)) for where, names in left_out.items()]
 
 
-def _where(configuration: Configuration) -> str:
-    return f"{configuration.soc} x {configuration.world_size} {configuration.label}"
+def _where(configuration: Configuration, lang: Literal["en", "zh"]) -> str:
+    name = configuration.words
+    return f"{configuration.soc} x {configuration.world_size} {name.zh if lang == 'zh' else name.en}"
 
 
 def _told(progress: Progress, update: Callable[[str], None], lang: Literal["en", "zh"]) -> None:
+    from ascend_perf.reports.phrases import spoken
+    from ascend_perf.reports.texts import said
     from ascend_perf.reports.what_if import state
 
     words = _WORDS[lang]
     last = progress.outcome
     if last is not None and last.estimate is None:
-        said = state(last).zh if lang == "zh" else state(last).en
         click.echo(words["failed"].format(
-            where=_where(last.configuration), state=said, problem=_show.plain(last.problem)[:300]
+            where=_where(last.configuration, lang), state=said(state(last), lang),
+            problem=_show.plain(spoken(last.problem, lang))[:300],
         ), err=True)  # fmt: skip
     if progress.case is None:
         return
     one = progress.case.configuration
     line = words["doing"].format(
-        done=progress.done + 1, total=progress.total, soc=one.soc, ranks=one.world_size, label=one.label,
+        done=progress.done + 1, total=progress.total, soc=one.soc, ranks=one.world_size,
+        label=said(one.words, lang),
         left=_duration(progress.seconds_left, lang),
     )  # fmt: skip
     update(line)
@@ -213,6 +222,7 @@ def _duration(seconds: float, lang: Literal["en", "zh"]) -> str:
 def text(found: WhatIf, lang: Literal["en", "zh"]) -> str:
     """The estimates for a terminal: the answer, the table, the best of each chip, what to know."""
     from ascend_perf.reports.catalogue import catalogue
+    from ascend_perf.reports.phrases import spoken
     from ascend_perf.reports.texts import said
     from ascend_perf.reports.what_if import short_rows, state
 
@@ -224,11 +234,12 @@ def text(found: WhatIf, lang: Literal["en", "zh"]) -> str:
     for one in found.outcomes:
         if one.estimate is None:
             where = words["failed"].format(
-                where=_where(one.configuration), state=said(state(one), lang), problem=_show.plain(one.problem)
+                where=_where(one.configuration, lang), state=said(state(one), lang),
+                problem=_show.plain(spoken(one.problem, lang)),
             )  # fmt: skip
             lines.append(f"- {where}")
             if one.fits:
-                lines.append(f"    {_show.plain(one.fits)}")
+                lines.append(f"    {_show.plain(spoken(one.fits, lang))}")
     lines += [f"- {line}" for line in _left_out(found.left_out, lang)]
     lines += [f"- {said(note, lang)}" for note in found.notes]
     return "\n".join(lines)

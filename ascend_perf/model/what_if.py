@@ -19,6 +19,10 @@ COMMUNICATION: Final = "(communication)"
 HOST: Final = "(host)"
 BUBBLE: Final = "(bubble)"
 """Classes of time that are none of operators."""
+ONE_DEVICE: Final = "one device"
+AS_PRESET: Final = "as the preset has it"
+"""Layouts that are no product of axes."""
+_CHINESE: Final = {ONE_DEVICE: "单卡", AS_PRESET: "按预设"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +39,19 @@ class Configuration:
     """Those among them that differ between configurations, beside the layout."""
 
     @property
+    def group(self) -> tuple[str, int]:
+        """Chip and number of ranks: configurations that agree in them are weighed against each other."""
+        return self.soc, self.world_size
+
+    @property
     def label(self) -> str:
         """What tells it from the others of its chip and world."""
         return ", ".join((self.layout, *self.varied))
+
+    @property
+    def words(self) -> Words:
+        """The same for readers."""
+        return Words(self.label, "，".join((_CHINESE.get(self.layout, self.layout), *self.varied)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +101,7 @@ class Outcome:
     kind: Kind
     estimate: Estimate | None = None
     problem: str = ""
-    """Why there is no estimate; of the real allocator where memory ran out."""
+    """Why there is no estimate, in English; of the real allocator where memory ran out."""
     fits: str = ""
     """What would fit instead, by the modelled memory."""
     seconds: float = 0.0
@@ -106,6 +120,10 @@ class Verdict:
     rivals: tuple[int, ...] = ()
     """Outcomes that the model cannot tell from the best one: their difference may be the other way round."""
     said: Words = field(default_factory=lambda: Words("not judged", "未判定"))
+
+    def judges(self, outcome: Outcome) -> bool:
+        """Whether an outcome is one of this chip and number of ranks."""
+        return outcome.configuration.group == (self.soc, self.world_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,11 @@
 
   function bar(row, item, scale, least) {
     const tip = function (i) { return function () {
-      return [row.label, AP.w(AP.data.parts[i].label) + AP.t("ui.colon") + q(row.parts[i] / row.ns, "ratio"), AP.t("what_if.per_item") + AP.t("ui.colon") + q(row.parts[i], "ns")];
+      return [AP.w(row.label), AP.w(AP.data.parts[i].label) + AP.t("ui.colon") + q(row.parts[i] / row.ns, "ratio"), AP.t("what_if.per_item") + AP.t("ui.colon") + q(row.parts[i], "ns")];
     }; };
-    const range = function () { return [row.label, AP.t("what_if.range") + AP.t("ui.colon") + q(row.low, "ns") + " – " + q(row.high, "ns")]; };
+    const range = function () { return [AP.w(row.label), AP.t("what_if.range") + AP.t("ui.colon") + q(row.low, "ns") + " – " + q(row.high, "ns")]; };
     return [
-      h("div", { class: "wi-label" }, row.label,
+      h("div", { class: "wi-label" }, AP.w(row.label),
         row.best ? h("span", { class: "mark best" }, AP.t(row.sure ? "what_if.mark_best" : "what_if.mark_first")) : null,
         row.rival ? h("span", { class: "mark" }, AP.t("what_if.mark_rival")) : null),
       h("div", { class: "wi-track" + (row.high > scale ? " cut" : "") },
@@ -57,15 +57,17 @@
         return bar(row, g.item, scale, least);
       })) : null,
       g.without.length ? h("ul", { class: "wi-without" }, g.without.map(function (w) {
-        return h("li", null, h("b", null, w.label), AP.t("ui.colon") + AP.w(w.state) + AP.t("ui.colon"), h("span", { class: "muted" }, w.why));
+        return h("li", null, h("b", null, AP.w(w.label)), AP.t("ui.colon") + AP.w(w.state) + AP.t("ui.colon"), h("span", { class: "muted" }, AP.w(w.why)));
       })) : null);
   }
 
   function chart() {
-    // One bar that is many times longer would make all others points: those are cut, and say so.
+    // One bar that is many times longer would make all others points: those are cut, and say so. The others are there
+    // with the whole of their range.
     const rows = AP.data.groups.flatMap(function (g) { return g.rows; });
     const least = Math.min.apply(null, rows.map(function (r) { return r.ns; }));
-    const scale = rows.length ? Math.min(Math.max.apply(null, rows.map(function (r) { return r.high; })), LONGEST * least) : 1;
+    const whole = rows.filter(function (r) { return r.ns <= LONGEST * least; });
+    const scale = rows.length ? Math.max.apply(null, whole.map(function (r) { return r.high; })) : 1;
     const used = AP.data.parts.filter(function (p, i) { return AP.data.groups.some(function (g) { return g.rows.some(function (r) { return r.parts[i] > 0; }); }); });
     return h("section", { id: "chart", class: "part" },
       h("div", { class: "section-head" }, h("h2", null, simulated(AP.t("what_if.chart")))),

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from ascend_perf.bench import config_diff
-from ascend_perf.bench.config_diff import compare
+from ascend_perf.bench.config_diff import as_document, compare
 from ascend_perf.cli import cli
+from ascend_perf.cli.diff_config import render
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.manifest import write_manifest
 from ascend_perf.model.run import Manifest
@@ -104,8 +105,12 @@ def test_a_model_takes_the_job_of_the_preset(tmp_path: Path) -> None:
 
 def test_a_layout_that_does_not_fit_is_said() -> None:
     difference = compare("llm-pretrain:tiny", "llm-pretrain:tiny", overrides=["tensor_ranks=2"], world_size=3)
-    (note,) = difference.a.notes
-    assert note.en.startswith("memory and communication are unknown: world of 3")
+    assert difference.a.problem.startswith("memory and communication are unknown: world of 3")
+    (told,) = as_document(difference)["a"]["notes"]
+    assert told == difference.a.problem
+    assert "A: 内存与通信未知：world size 3 = tensor 2，剩余数据并行数 1.5；可用的 --nproc：2, 4, 6, 8 等" in (
+        render(difference, "text", "zh")
+    )
     assert "memory" not in difference.a.figures
     assert "model_flops_per_step" not in difference.a.figures
 

@@ -21,6 +21,8 @@ from ascend_perf.reports.what_if import document, html_text, markdown_text, page
 from tests._support import Said
 
 OUT_OF_MEMORY = "NPU out of memory. Tried to allocate 174.00 MiB"
+FITS = "what would fit 64 GiB, by the modelled memory: --set tensor_ranks=2 (20 GiB)"
+FITS_ZH = "按建模内存，64 GiB 可容纳的配置：--set tensor_ranks=2 (20 GiB)"
 
 
 def estimate(matmul: float, communication: float, *, items: int = 1000, memory: int = 4 << 30) -> Estimate:
@@ -54,7 +56,7 @@ class FakeRunner:
 
 
 ANSWERS: dict[str, Estimate | Exception] = {
-    "ddp 8": MachineError(OUT_OF_MEMORY, hint="what would fit 64 GiB: --set tensor_ranks=2 (20 GiB)"),
+    "ddp 8": MachineError(OUT_OF_MEMORY, hint=FITS),
     "fsdp 8": estimate(1000, 400),
     "tp 2 x ddp 4": estimate(1000, 200),
 }
@@ -74,7 +76,7 @@ def test_one_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         ("ddp 8", "out-of-memory"), ("fsdp 8", "failed"), ("tp 2 x ddp 4", "estimated"), ("tp 3", "does-not-fit"),
     ]  # fmt: skip
     memory, failed, _, unfit = found.outcomes
-    assert (memory.problem, memory.fits) == (OUT_OF_MEMORY, "what would fit 64 GiB: --set tensor_ranks=2 (20 GiB)")
+    assert (memory.problem, memory.fits) == (OUT_OF_MEMORY, FITS)
     assert failed.problem == "RuntimeError: boom"
     assert "does not divide 8 heads" in unfit.problem
     assert found.verdicts[0].said.en.endswith("; nothing else to compare with")
@@ -361,11 +363,76 @@ def test_the_command_prints_and_writes(ready: FakeRunner, command: Callable[...,
     assert ready.asked == ["ddp 8", "fsdp 8", "tp 2 x ddp 4"]  # once, for all three calls
 
 
-def test_chinese_output(ready: FakeRunner, command: Callable[..., Said]) -> None:
-    out = command(*WORDS, "--lang", "zh").out
+def test_chinese_output(ready: FakeRunner, command: Callable[..., Said], tmp_path: Path) -> None:
+    out = command(*WORDS, "--lang", "zh", "-o", tmp_path / "out").out
 
     assert out.startswith("仿真数据：")
     assert "tp 2 x ddp 4 最优" in out
+    unfit = "tensor_ranks 3 不能整除 heads 8；此处可取：1, 2"
+    fits = FITS_ZH
+    assert f"- Ascend910B2 x 8 tp 3：不适用：{unfit}" in out and f"\n    {fits}" in out
+    document = json.loads((tmp_path / "out" / "what-if.json").read_text("utf-8"))
+    assert document["configurations"][3]["problem"] == unfit and document["configurations"][0]["what_fits"] == fits
+    assert unfit in (tmp_path / "out" / "what-if.md").read_text("utf-8")
+
+
+def test_both_languages_of_a_refusal_are_on_the_page(tmp_path: Path) -> None:
+    page: Any = page_document(found_by(FakeRunner(ANSWERS), tmp_path), "en")
+
+    why = {one["label"]: one["why"] for one in page["groups"][0]["without"]}
+    assert why["tp 3"] == [
+        "tensor_ranks 3 does not divide 8 heads; valid here: 1, 2", "tensor_ranks 3 不能整除 heads 8；此处可取：1, 2"
+    ]  # fmt: skip
+    assert why["ddp 8"] == OUT_OF_MEMORY  # of the library, in its own words
+    texts = [text for column in page["tables"][1]["columns"] for text in column.get("texts", ())]
+    assert why["tp 3"] in texts
+    assert [FITS, FITS_ZH] in texts
+
+
+def test_a_single_device_has_its_name_in_both_languages(tmp_path: Path) -> None:
+    request = dataclasses.replace(REQUEST, devices=(VirtualNpu(world_size=1),), layouts="auto")
+    found = found_by(FakeRunner({"one device": estimate(1000, 0)}), tmp_path, request)
+
+    assert "one device" in found.main.en and "one device" not in found.main.zh and "单卡" in found.main.zh
+    assert "one device" not in markdown_text(found, "zh")
+    page: Any = page_document(found, "zh")
+    assert page["groups"][0]["rows"][0]["label"] == ["one device", "单卡"]
+
+
+MODEL = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-05, "vocab_size": 4096,
+    "mlp_bias": True,
+}  # fmt: skip
+
+
+def test_what_a_model_asks_for_and_no_case_does_is_said(
+    ready: FakeRunner, command: Callable[..., Said], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MODEL), "utf-8")
+    note, chinese = "mlp_bias: the MLP is run without bias", "mlp_bias：MLP 不带偏置运行"
+    words = ("what-if", "llm-pretrain", "--world-size", "8", "--layouts", "fsdp", "--model-config", path)
+
+    assert note in command(*words, "--dry-run").out.splitlines()
+    said = command(*words, "-o", tmp_path / "out")
+    assert said.code == 0 and f"- {note}" in said.out.splitlines()
+    assert f"- {chinese}" in command(*words, "--lang", "zh").out.splitlines()
+    assert note in json.loads((tmp_path / "out" / "what-if.json").read_text("utf-8"))["notes"]
+    assert f"- {note}" in (tmp_path / "out" / "what-if.md").read_text("utf-8").replace("\\", "")
+    found = found_by(
+        FakeRunner(ANSWERS), tmp_path / "kept",
+        Request(workload="llm-pretrain", devices=(VirtualNpu(world_size=8),), layouts="fsdp", model_config=path),
+    )  # fmt: skip
+    page: Any = page_document(found, "en")
+    assert page["notes"][0] == [note, chinese]
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**MODEL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}))
+    with pytest.raises(UsageError, match="describes a mixtral, resnet50-train has no"):
+        plan(Request(workload="resnet50-train", model_config=path))
 
 
 def test_without_any_estimate_the_code_is_3(ready: FakeRunner, command: Callable[..., Said]) -> None:
