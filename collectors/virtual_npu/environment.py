@@ -90,7 +90,6 @@ def variables(
     record_folder: Path,
     *,
     processes: int | Literal["env"] | None = None,
-    seed: int = 0,
     host_launch_ns: int | None = None,
     cost_lines: Iterable[str] = (),
     base: Mapping[str, str] | None = None,
@@ -109,11 +108,10 @@ def variables(
     config = record_folder / CONFIG_FILE
     config.write_text(
         config_text(
-            settings, record_folder, processes=processes, seed=seed, host_launch_ns=host_launch_ns,
-            cost_lines=cost_lines,
+            settings, record_folder, processes=processes, host_launch_ns=host_launch_ns, cost_lines=cost_lines
         ),
         "utf-8",
-    )  # fmt: skip
+    )
     return {
         VARIABLE: str(config.absolute()),
         "PYTHONPATH": _joined(prepared.site, base.get("PYTHONPATH")),
@@ -130,7 +128,6 @@ def config_text(
     record_folder: Path,
     *,
     processes: int | Literal["env"] | None = None,
-    seed: int = 0,
     host_launch_ns: int | None = None,
     cost_lines: Iterable[str] = (),
 ) -> str:
@@ -152,7 +149,6 @@ def config_text(
         ("record", folder),
         ("processes", "self" if processes is None else processes),
         ("meet", str(Path(folder, MEET_FILE))),
-        ("seed", seed),
         *((("host_launch_ns", host_launch_ns),) if host_launch_ns is not None else ()),
         *_parts(settings),
         *(("cost", line) for line in cost_lines),

@@ -146,7 +146,7 @@ static void read_line(const char *path, char *line)
         settings.vector_cores = atoi(value);
     else if (!strcmp(key, "cann_version"))
         copy_text(settings.cann_version, sizeof settings.cann_version, value);
-    /* Other settings belong to other parts (seed, names for the export). */
+    /* Other settings belong to other parts (names for the export). */
 }
 
 /* As the driver does it: the list ends at the first entry that is no device. */

@@ -92,12 +92,12 @@ def test_the_configuration_file(tmp_path: Path) -> None:
         faults={"slow_rank": [(3, 1.5)], "op_factor": [("aclnnMatmul", 2.0), ("aclnnAdd", 0.5)]},
     )  # fmt: skip
     text = config_text(
-        settings, tmp_path, processes=2, seed=7, host_launch_ns=1500, cost_lines=["value\tx\t1.0", "op\t*\tother"]
+        settings, tmp_path, processes=2, host_launch_ns=1500, cost_lines=["value\tx\t1.0", "op\t*\tother"]
     )
     assert text.splitlines() == [
         "version\t1", "soc\tAscend910B2", "device_count\t8", "world_size\t16", "ranks_per_node\t8", "hbm_bytes\t1000",
         "link_bytes_per_s\t2000000000", "node_link_bytes_per_s\t1000000000", "clock\tmodelled", f"record\t{tmp_path}",
-        "processes\t2", f"meet\t{tmp_path}/meet", "seed\t7", "host_launch_ns\t1500", "cube_cores\t24",
+        "processes\t2", f"meet\t{tmp_path}/meet", "host_launch_ns\t1500", "cube_cores\t24",
         "vector_cores\t48", "l2_bytes\t201326592", "cost\tvalue\tx\t1.0", "cost\top\t*\tother",
         "fault\top_factor\taclnnMatmul\t2.0", "fault\top_factor\taclnnAdd\t0.5", "fault\tslow_rank\t3\t1.5",
     ]  # fmt: skip
