@@ -132,7 +132,7 @@ def check_rows(outcomes: tuple[Outcome, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.name)
 def test_rows_name_the_analyzers_that_judge_them(tmp_path: Path, kind: Kind) -> None:
-    plant(kind, "strong", 3, tmp_path)
+    plant(kind, "medium", 3, tmp_path)
     check_rows(ap.analyze(tmp_path).outcomes)
 
 

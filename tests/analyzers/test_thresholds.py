@@ -354,7 +354,7 @@ def check_extremes(run: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.name)
 def test_no_permitted_value_makes_an_analyzer_fail(tmp_path: Path, kind: Kind) -> None:
-    plant(kind, "strong", 3, tmp_path)
+    plant(kind, "medium", 3, tmp_path)
     check_extremes(ap.load(tmp_path, jobs=1))
 
 
