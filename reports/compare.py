@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from ascend_perf import __version__
-from ascend_perf.model.comparison import Comparison, SideFacts, StepBar
-from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
-from ascend_perf.reports.catalogue import catalogue
+from ascend_perf.model.comparison import Comparison, SideFacts, StepBar, simulated_mark
+from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words, marked
+from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.html import embedded
 from ascend_perf.reports.page import PHRASE_COLUMNS, SAID_AS, table_document
 from ascend_perf.reports.payload import finite
@@ -107,16 +107,6 @@ def _identity(comparison: Comparison) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def titled(comparison: Comparison, title: Words) -> Words:
-    """The title of a table or a figure, which says that its figures are simulated as soon as those of one side are."""
-    if comparison.origin != "simulated":
-        return title
-    sides = [side.letter for side in comparison.sides if side.origin == "simulated"]
-    if len(sides) == len(comparison.sides):
-        return Words(f"{title.en} (simulated)", f"{title.zh}（仿真）")
-    return Words(f"{title.en} ({', '.join(sides)} simulated)", f"{title.zh}（{'、'.join(sides)} 为仿真）")
-
-
 def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
     """What the page draws."""
     tables: list[Json] = []
@@ -130,12 +120,13 @@ def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
                 made["cut"] = len(table)
             places.append(len(tables))
             tables.append(made)
-        sections.append({"key": section.key, "title": pair(titled(comparison, section.title)), "tables": places})
+        sections.append({"key": section.key, "title": pair(section.heading), "tables": places})
     return {
         "lang": lang, "id": _identity(comparison), "focus": None, "label": _label(comparison),
         "generator": f"ascend-perf {__version__}", "origin": comparison.origin,
         "words": {"en": dict(catalogue("en")), "zh": dict(catalogue("zh"))},
         "lead": pair(comparison.lead), "main": pair(comparison.main),
+        "bars_mark": None if (mark := _bars_mark(comparison.bars)) is None else pair(mark),
         "said": [{"text": pair(one.what), "grave": one.is_grave} for one in comparison.said],
         "points": [pair(point) for point in comparison.points],
         "sides": [
@@ -149,7 +140,7 @@ def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
         ],
         "bars": [
             {
-                "letter": bar.letter, "total_ns": bar.total_ns,
+                "letter": bar.letter, "total_ns": bar.total_ns, "mark": None if bar.mark is None else pair(bar.mark),
                 "parts": [{"label": pair(p.label), "kind": p.kind, "ns": p.time_ns} for p in bar.parts],
             }
             for bar in comparison.bars
@@ -175,10 +166,10 @@ def markdown_text(comparison: Comparison, lang: Lang, *, rows: int = MAX_MARKDOW
         lines += ["", f"## {texts['compare.points']}", ""]
         lines += [f"- {markdown(said(point, lang))}" for point in comparison.points]
     if comparison.bars:
-        steps = titled(comparison, Words(*(catalogue(one)["compare.steps"] for one in ("en", "zh"))))
+        steps = marked(words("compare.steps"), _bars_mark(comparison.bars))
         lines += ["", f"## {said(steps, lang)}", "", *_split_lines(comparison.bars, lang)]
     for section in comparison.sections:
-        lines += ["", f"## {markdown(said(titled(comparison, section.title), lang))}", ""]
+        lines += ["", f"## {markdown(said(section.heading, lang))}", ""]
         for table in section.tables:
             lines += [*_table_lines(table, lang, rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -195,9 +186,14 @@ def _side_line(side: SideFacts, is_base: bool, lang: Lang) -> str:
     return f"- **{side.letter}**{base}{texts['ui.colon']}{markdown(side.label)} — {markdown(', '.join(what))}"
 
 
+def _bars_mark(bars: Sequence[StepBar]) -> Words | None:
+    return simulated_mark([bar.letter for bar in bars], [bar.letter for bar in bars if bar.mark is not None])
+
+
 def _split_lines(bars: Sequence[StepBar], lang: Lang) -> list[str]:
     texts = catalogue(lang)
-    lines = [_row(["", *(bar.letter for bar in bars)]), _row(["---", *("---:" for _ in bars)])]
+    heads = [said(marked(Words(bar.letter, bar.letter), bar.mark), lang) for bar in bars]
+    lines = [_row(["", *heads]), _row(["---", *("---:" for _ in bars)])]
     for place, part in enumerate(bars[0].parts):
         lines.append(_row([
             markdown(said(part.label, lang)), *(format_quantity(bar.parts[place].time_ns, "ns") for bar in bars)
@@ -212,7 +208,7 @@ def _table_lines(table: ResultTable, lang: Lang, rows: int) -> list[str]:
         (column, cells) for column, cells in zip(table.columns, table.data, strict=True)
         if "time_a_ns" not in names or column.name in MARKDOWN_COLUMNS
     ]  # fmt: skip
-    lines = [_row([markdown(said(column.title, lang)) for column, _ in columns])]
+    lines = [_row([markdown(said(column.heading, lang)) for column, _ in columns])]
     lines.append(_row(["---:" if _is_figure(column, cells) else "---" for column, cells in columns]))
     lines += [
         _row([markdown(cell_text(column, cells[row], lang)) for column, cells in columns])
@@ -232,8 +228,8 @@ def cell_text(column: ResultColumn, cell: Cell, lang: Lang) -> str:
     if cell is None:
         return "—"
     if isinstance(cell, str):
-        words = phrase(cell, SAID_AS.get(column.name, column.name)) if column.name in PHRASE_COLUMNS else None
-        return safe(cell if words is None else said(words, lang))
+        both = phrase(cell, SAID_AS.get(column.name, column.name)) if column.name in PHRASE_COLUMNS else None
+        return safe(cell if both is None else said(both, lang))
     unit: Unit = column.unit
     return format_quantity(float(cell), unit)
 
@@ -268,13 +264,16 @@ def document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
             for side in comparison.sides
         ],
         "steps": [
-            {"letter": bar.letter, "step_ns": bar.total_ns, "parts": {p.key: p.time_ns for p in bar.parts}}
+            {
+                "letter": bar.letter, "data_origin": _origin(bar.mark), "step_ns": bar.total_ns,
+                "parts": {p.key: p.time_ns for p in bar.parts},
+            }
             for bar in comparison.bars
         ],
         "totals": {key: dict(totals) for key, totals in comparison.totals.items()},
         "sections": [
             {
-                "key": section.key, "title": said(section.title, lang),
+                "key": section.key, "title": said(section.heading, lang), "data_origin": _origin(section.mark),
                 "tables": [_table(table, lang) for table in section.tables],
             }
             for section in comparison.sections
@@ -282,11 +281,19 @@ def document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
     }  # fmt: skip
 
 
+def _origin(mark: Words | None) -> Json:
+    """Of figures that are made of several sides: simulated as soon as one of them is."""
+    return "measured" if mark is None else "simulated"
+
+
 def _table(table: ResultTable, lang: Lang) -> Json:
     names = [column.name for column in table.columns]
     return {
         "name": table.name, "title": said(table.title, lang),
-        "columns": [{"name": c.name, "title": said(c.title, lang), "unit": c.unit} for c in table.columns],
+        "columns": [
+            {"name": c.name, "title": said(c.heading, lang), "unit": c.unit, "data_origin": _origin(c.mark)}
+            for c in table.columns
+        ],
         "rows": [
             {
                 name: safe(cell) if isinstance(cell, str) else finite(cell)

@@ -396,7 +396,7 @@ def _packed(
             made = _dense(column, cells[:rows], origin_ns if is_clock else None)
         else:
             made = _column(column, cells[:rows], other[:rows], origin_ns if is_clock else None)
-        made |= {"name": column.name, "title": pair(column.title), "unit": column.unit}
+        made |= {"name": column.name, "title": pair(column.heading), "unit": column.unit}
         if is_clock:
             made["clock"] = True
         columns.append(made)

@@ -96,7 +96,7 @@ def _read(path: Path, label: str, progress: Callable[[str], None]) -> Input:
 def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
     """The comparison for a terminal: the answer, what to know, what stands out, the operators that differ most."""
     from ascend_perf.reports.catalogue import catalogue
-    from ascend_perf.reports.compare import cell_text, in_lang, titled, with_units
+    from ascend_perf.reports.compare import cell_text, in_lang, with_units
     from ascend_perf.reports.texts import safe, said
 
     def line(words: str) -> str:
@@ -130,10 +130,10 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
                 if column.name in wanted or column.name.startswith(("value_", "ratio_", "low_", "high_"))
                 or (column.name.startswith("kind") and table.name.startswith("compare-metrics"))
             ]  # fmt: skip
-            rows = [[line(said(column.title, lang)) for column, _ in shown]]
+            rows = [[line(said(column.heading, lang)) for column, _ in shown]]
             rows += [
                 [line(cell_text(column, cells[row], lang))[:60] for column, cells in shown]
                 for row in range(min(TERMINAL_ROWS, len(table)))
             ]
-            lines += ["", line(said(titled(comparison, section.title), lang)), _show.columns(rows, "  ")]
+            lines += ["", line(said(section.heading, lang)), _show.columns(rows, "  ")]
     return not_obeyed("\n".join(lines))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ascend_perf.compare.trees import NOT_ATTRIBUTED
 from ascend_perf.compare.work_tree import HostCalls
 from ascend_perf.device.specs import DeviceSpec, spec_for
 from ascend_perf.errors import AscendPerfError, UsageError
-from ascend_perf.model.comparison import Comparison, Section, SideFacts, StepBar, Unlike
+from ascend_perf.model.comparison import Comparison, Section, SideFacts, Unlike, named, simulated_mark
 from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.run import Fact
 from ascend_perf.model.tables import KERNELS
@@ -121,9 +121,10 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
     unlike: list[Unlike] = []
     pairs: list[Pair] = []
     base = sides[0]
+    simulated = [side.letter for side in sides if side.input.origin == "simulated"]
     for side in sides[1:]:
-        where = f"{base.letter}/{side.letter}" if len(sides) > 2 else ""
-        unlike += _unlike_runs(base, side, where)
+        both = base.letter, side.letter
+        unlike += _unlike_runs(base, side)
         if base.calls is not None and side.calls is not None and base.trace is not None and side.trace is not None:
             if base.calls.is_host != side.calls.is_host:
                 on = base.letter if base.calls.is_host else side.letter
@@ -131,34 +132,38 @@ def _runs(inputs: Sequence[Input], force: bool, rank: int | None) -> Comparison:
                     f"{on} ran on the CPU: its times are of calls of the host, the other side's of tasks of a device",
                     f"{on} 在 CPU 上运行：其耗时为 Host 调用耗时，另一侧为 Device 任务耗时",
                 )))  # fmt: skip
-            pair = pair_of(base.calls, side.calls, letters=(base.letter, side.letter))
-            unlike += unlike_traces(pair.diff, base.trace, side.trace)
+            pair = pair_of(base.calls, side.calls, letters=both, simulated=simulated)
+            unlike += unlike_traces(pair.diff, base.trace, side.trace, both)
             pairs.append(pair)
     said = _checked(sorted(unlike, key=lambda one: not one.is_grave), force)
     measured = [_measured(side) for side in sides]
     letters = [side.letter for side in sides]
     said += _one_sided(letters, measured)
-    tables = [
+    figures = [
         metric_table(letters, measured, "compare-metrics", Words("Figures", "指标")),
         efficiency_table(letters, measured, "compare-efficiency", Words("Efficiency", "效率")),
     ]
-    bars = tuple(bar for side in sides if side.trace is not None and (bar := step_bar(side.trace, side.letter)))
-    sections = [_section("figures", Words("Figures", "指标"), tables)]
+    bars = tuple(
+        bar for side in sides if side.trace is not None
+        and (bar := step_bar(side.trace, side.letter, simulated_mark([side.letter], simulated)))
+    )
+    sections = [_section("figures", Words("Figures", "指标"), figures, simulated_mark(letters, simulated))]
     for pair in pairs:
+        mark, tables = simulated_mark(pair.letters, simulated), pair.tables
         suffix = "" if len(pairs) == 1 else f" · {pair.letters[0]} / {pair.letters[1]}"
         key = "" if len(pairs) == 1 else f"-{pair.letters[1].lower()}"
         sections += [
             None if pair.is_host else
-            _section(f"classes{key}", Words(f"Classes of operators{suffix}", f"算子类别{suffix}"), pair.tables[:1]),
-            _section(f"operators{key}", Words(f"Operators{suffix}", f"算子{suffix}"), pair.tables[1:2]),
-            _section(f"calls{key}", Words(f"Call by call{suffix}", f"逐调用{suffix}"), pair.tables[2:]),
+            _section(f"classes{key}", Words(f"Classes of operators{suffix}", f"算子类别{suffix}"), tables[:1], mark),
+            _section(f"operators{key}", Words(f"Operators{suffix}", f"算子{suffix}"), tables[1:2], mark),
+            _section(f"calls{key}", Words(f"Call by call{suffix}", f"逐调用{suffix}"), tables[2:], mark),
         ]
-    lead, main = _answer(sides, pairs, bars)
+    lead, main = _answer(sides, pairs, measured, simulated)
     return Comparison(
         sides=tuple(_facts(side) for side in sides), lead=lead, main=main, said=said,
         points=tuple(point for pair in pairs for point in pair.points), bars=bars,
         sections=tuple(section for section in sections if section is not None),
-        totals={f"{pair.letters[0]}/{pair.letters[1]}": _totals(pair) for pair in pairs},
+        totals={f"{pair.letters[0]}/{pair.letters[1]}": _totals(pair, simulated) for pair in pairs},
     )  # fmt: skip
 
 
@@ -190,24 +195,28 @@ def _one_sided(
     return tuple(found)
 
 
-def _section(key: str, title: Words, tables: Sequence[ResultTable | None]) -> Section | None:
+def _section(
+    key: str, title: Words, tables: Sequence[ResultTable | None], mark: Words | None = None
+) -> Section | None:
     there = tuple(table for table in tables if table is not None and len(table))
-    return Section(key=key, title=title, tables=there) if there else None
+    return Section(key=key, title=title, tables=there, mark=mark) if there else None
 
 
-def _unlike_runs(a: _Side, b: _Side, where: str) -> list[Unlike]:
+def _unlike_runs(a: _Side, b: _Side) -> list[Unlike]:
     run_a, run_b = a.input.run, b.input.run
     if run_a is None or run_b is None or run_a.manifest is None or run_b.manifest is None:
         return []
     one, other = run_a.manifest, run_b.manifest
     settings_a: dict[str, object] = {**one.config, "workload": one.workload, "preset": one.preset}
     settings_b: dict[str, object] = {**other.config, "workload": other.workload, "preset": other.preset}
-    return unlike_settings(settings_a, settings_b, where)
+    return unlike_settings(settings_a, settings_b, letters=(a.letter, b.letter))
 
 
-def _totals(pair: Pair) -> Mapping[str, Fact]:
+def _totals(pair: Pair, simulated: Collection[str]) -> Mapping[str, Fact]:
     rows = pair.diff.rows
+    origins = ["simulated" if letter in simulated else "measured" for letter in pair.letters]
     return {
+        "data_origin_a": origins[0], "data_origin_b": origins[1],
         "device_time_a_ns": pair.diff.total_a_ns, "device_time_b_ns": pair.diff.total_b_ns,
         "rows_a_ns": int(rows.self_a_ns.sum()), "rows_b_ns": int(rows.self_b_ns.sum()),
         "not_attributed_a_ns": int(rows.self_a_ns[1]), "not_attributed_b_ns": int(rows.self_b_ns[1]),
@@ -225,7 +234,10 @@ def _measured(side: _Side) -> Measurements:
         spec, dtype = spec_for(side.trace.meta.device), _dtype_of(side.trace)
         for name, measured in _of_trace(side.trace).items():
             metrics.setdefault(name, measured)
-    return Measurements(metrics=metrics, cards=max(1, len(run.traces)), spec=spec, dtype=dtype)
+    return Measurements(
+        metrics=metrics, cards=max(1, len(run.traces)), spec=spec, dtype=dtype,
+        is_simulated=side.input.origin == "simulated",
+    )
 
 
 def _dtype_of(trace: Trace) -> str | None:
@@ -284,6 +296,8 @@ def _facts(side: _Side) -> SideFacts:
                 f"{number}（共 {len(windows)} 个，取时长中位）" if len(windows) > 1 else f"{number}（唯一）",
             )))  # fmt: skip
     device = trace.meta.device.name if trace is not None else None
+    if device is None and run.manifest is not None:
+        device = _text(run.manifest.device_facts.get("name"))
     return SideFacts(
         letter=side.letter, label=side.input.label, kind=side.input.kind,
         device=device or (spec.name if spec else None),
@@ -306,15 +320,31 @@ def _machine_facts(spec: DeviceSpec | None, dtype: str | None) -> list[tuple[Wor
     return made
 
 
-def _answer(sides: Sequence[_Side], pairs: Sequence[Pair], bars: Sequence[StepBar]) -> tuple[Words, Words]:
+STEPS: Final = (
+    ("step_time_median", Words(", timed without the profiler", "，未采集时测得")),
+    ("profiled_step_time", None),
+)
+"""Figures that say how long a step takes, the surest first, and what to know of them."""
+
+
+def _answer(
+    sides: Sequence[_Side], pairs: Sequence[Pair], measured: Sequence[Measurements], simulated: Collection[str]
+) -> tuple[Words, Words]:
     lead_en, lead_zh, main_en, main_zh = [], [], [], []
-    of = {bar.letter: bar.total_ns for bar in bars}
+    of = dict(zip((side.letter for side in sides), measured, strict=True))
     for pair in pairs:
-        a, b = pair.letters
-        if of.get(a) and of.get(b):
-            change = f"{format_ns(of[a])} → {format_ns(of[b])}"
-            lead_en.append(f"The step takes {_times(of[b], of[a])} in {b} as in {a} ({change}).")
-            lead_zh.append(f"{b} 的单步耗时为 {a} 的 {_x(of[b], of[a])} 倍（{change}）。")
+        a, b = (named(letter, simulated) for letter in pair.letters)
+        metrics = [of[letter].metrics for letter in pair.letters]
+        key, how = next(
+            ((key, how) for key, how in STEPS if all(key in one and score(one[key].values) > 0 for one in metrics)),
+            (None, None),
+        )
+        if key is not None:
+            how_en, how_zh = ("", "") if how is None else (how.en, how.zh)
+            old, new = (score(one[key].values) for one in metrics)
+            change = f"{format_ns(old)} → {format_ns(new)}"
+            lead_en.append(f"The step takes {_times(new, old)} in {b.en} as in {a.en} ({change}{how_en}).")
+            lead_zh.append(f"{b.zh} 的单步耗时为 {a.zh} 的 {_x(new, old)} 倍（{change}{how_zh}）。")
         diff = pair.diff
         if not diff.total_a_ns:
             continue
@@ -326,13 +356,16 @@ def _answer(sides: Sequence[_Side], pairs: Sequence[Pair], bars: Sequence[StepBa
         ][:2]  # fmt: skip
         more_en = f"; most of the difference: {', '.join(most)}" if most else ""
         more_zh = f"；差异主要来自：{'、'.join(most)}" if most else ""
-        what = "Time of calls of the host" if pair.is_host else "Device time"
+        what, what_zh = ("Time of calls of the host", "Host 调用") if pair.is_host else ("Device time", "Device ")
+        # The sides are named where there are several pairs, and where one of them is no measurement.
+        of_en, of_zh = (f" of {b.en}", f"{b.zh} 的 ") if len(pairs) > 1 or len(b.en) > 1 or len(a.en) > 1 else ("", "")
+        than_en, than_zh = (f" as of {a.en}", f" {a.zh} 的") if of_en else ("", "")
         main_en.append(
-            f"{what} is {_times(diff.total_b_ns, diff.total_a_ns)} "
+            f"{what}{of_en} is {_times(diff.total_b_ns, diff.total_a_ns)}{than_en} "
             f"({format_ns(diff.total_a_ns)} → {format_ns(diff.total_b_ns)}){more_en}."
         )
         main_zh.append(
-            f"{'Host 调用' if pair.is_host else 'Device '}耗时为 {_x(diff.total_b_ns, diff.total_a_ns)} 倍"
+            f"{of_zh}{what_zh}耗时为{than_zh} {_x(diff.total_b_ns, diff.total_a_ns)} 倍"
             f"（{format_ns(diff.total_a_ns)} → {format_ns(diff.total_b_ns)}）{more_zh}。"
         )
     if not main_en:
@@ -371,12 +404,14 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
             single.append(Words(f"{name} is not in {', '.join(lacking)}", f"{'、'.join(lacking)} 中没有 {name}"))
             continue
         base = there[0]
-        for benchmark in there[1:]:
-            unlike += unlike_settings(base.config, benchmark.config, name)
+        first, *others = (letter for letter, benchmark in zip(letters, row, strict=True) if benchmark is not None)
+        for letter, benchmark in zip(others, there[1:], strict=True):
+            unlike += unlike_settings(base.config, benchmark.config, name, (first, letter))
         measured = [
             Measurements() if benchmark is None else Measurements(
                 metrics=of_benchmark(benchmark), cards=max(1, benchmark.world_size),
                 spec=machine(dict(results.fingerprint), benchmark.device), dtype=_dtype_setting(benchmark.config),
+                is_simulated=benchmark.data_origin == "simulated",
             )
             for results, benchmark in zip(sets, row, strict=True)
         ]  # fmt: skip
@@ -386,7 +421,7 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
         section = _section(f"benchmark-{number}", Words(name, name), [
             metric_table(letters, measured, f"compare-metrics-{number}", Words("Figures", "指标")),
             efficiency_table(letters, measured, f"compare-efficiency-{number}", Words("Efficiency", "效率")),
-        ])  # fmt: skip
+        ], simulated_mark(letters, _simulated(letters, measured)))  # fmt: skip
         if section is not None:
             sections.append(section)
     if not heads:
@@ -414,6 +449,10 @@ def _results(inputs: Sequence[Input], force: bool) -> Comparison:
     return Comparison(sides=facts, lead=lead, main=main, said=said, sections=tuple(sections))
 
 
+def _simulated(letters: Sequence[str], measured: Sequence[Measurements]) -> list[str]:
+    return [letter for letter, one in zip(letters, measured, strict=True) if one.is_simulated]
+
+
 def _text(value: Fact) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -436,16 +475,20 @@ def _answer_results(letters: Sequence[str], heads: Sequence[tuple[str, list[Meas
         ), None)  # fmt: skip
         if key is None or score(first[key].values) <= 0:
             continue
+        simulated = _simulated(letters, measured)
+        base = named(letters[0], simulated)
+        ratios_en, ratios_zh = [], []
         for letter, side in others:
             if key not in side.metrics or is_other(first[key], side.metrics[key]):
                 continue
+            other = named(letter, simulated)
             a, b = first[key].values, side.metrics[key].values
             ratio, bounds = format_factor(score(b) / score(a)), ratio_bounds(a, b)
             doubt = bounds is not None and bounds[0] <= 1 <= bounds[1]
-            said_en.append(f"{name}: {key} of {letter} is {ratio} times that of {letters[0]}"
-                           f"{', not told apart from it' if doubt else ''}.")  # fmt: skip
-            said_zh.append(f"{name}：{letter} 的 {key} 为 {letters[0]} 的 {ratio} 倍"
-                           f"{'，两者无法区分' if doubt else ''}。")  # fmt: skip
+            ratios_en.append(f"{other.en} {ratio} times{' (not told apart)' if doubt else ''}")
+            ratios_zh.append(f"{other.zh} 为 {ratio} 倍{'（无法区分）' if doubt else ''}")
+        said_en.append(f"{name}: {key} compared with {base.en}: {', '.join(ratios_en)}.")
+        said_zh.append(f"{name} 的 {key} 与 {base.zh} 相比：{'，'.join(ratios_zh)}。")
     count = len(heads)
     lead = Words(f"{counted(count, 'piece')} of work compared.", f"对比了 {count} 项工作。")
     none = ("No throughput is in both files; see the figures.", "两个文件没有共同的吞吐指标，见各项指标。")

@@ -15,6 +15,7 @@ import numpy as np
 
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.device.specs import DeviceSpec
+from ascend_perf.model.comparison import with_marks
 from ascend_perf.model.finding import Metric, ResultTable, Words
 from ascend_perf.model.result import Benchmark
 from ascend_perf.model.table import Floats
@@ -47,6 +48,7 @@ class Measurements:
     """Type whose peak counts: bf16, fp16 ..."""
     is_cards_times: bool = True
     """Whether throughput is of all cards together."""
+    is_simulated: bool = False
 
 
 def score(values: Sequence[float]) -> float:
@@ -149,12 +151,22 @@ def metric_table(letters: Sequence[str], sides: Sequence[Measurements], name: st
             Col(f"high_{letter}", "to", "上界", highs, "x"),
             Col("kind" if place == 1 else f"kind_{letter}", "better", "较优", verdicts),
         ]
-    return result_table(name, title, columns, Words(
+    return _marked(result_table(name, title, columns, Words(
         "Five runs or more: mean without the fastest and the slowest; fewer: median. The interval is a bootstrap over "
         "runs; with a single run on a side there is none, and the difference may be chance.",
         "五次及以上：去掉最快与最慢后取平均；不足五次：取中位数。区间由对运行次数的自助法得出；任一侧只有一次运行时没有区间，"
         "差异可能出于偶然。",
-    ))  # fmt: skip
+    )), letters, sides)  # fmt: skip
+
+
+def _marked(table: ResultTable, letters: Sequence[str], sides: Sequence[Measurements]) -> ResultTable:
+    """A table of figures whose columns say which side is simulated: `value_B` is of B, `ratio_B` of B and the first."""
+    simulated = [letter for letter, side in zip(letters, sides, strict=True) if side.is_simulated]
+    of: dict[str, Sequence[str]] = {}
+    for letter in letters:
+        of[f"value_{letter}"] = (letter,)
+        of |= dict.fromkeys((f"{what}_{letter}" for what in ("ratio", "low", "high")), (letters[0], letter))
+    return with_marks(table, of, simulated)
 
 
 def _unit(row: Sequence[Measured | None]) -> str:
@@ -187,7 +199,7 @@ def _verdict(
     if ratio is None or a.better == "none":
         return None
     if bounds is None:
-        return "one run only"
+        return "one run only" if min(len(a.values), len(b.values)) < 2 else None
     if bounds[0] <= 1 <= bounds[1]:
         return "not told apart"
     return letter if (ratio > 1) == (a.better == "higher") else first
@@ -228,11 +240,11 @@ def efficiency_table(
             for place, letter in enumerate(letters[1:], 1)
         ),
     ]  # fmt: skip
-    return result_table(name, title, columns, Words(
+    return _marked(result_table(name, title, columns, Words(
         "Throughput over what it takes: cards, mean power, and the data-sheet peak of the matrix units and rate of the "
         "memory of all cards. Rows need the figure on two sides.",
         "吞吐除以所用资源：卡数、平均功率、全部卡的矩阵单元标称峰值与显存标称带宽。两侧都有数据的行才列出。",
-    ))  # fmt: skip
+    )), letters, sides)  # fmt: skip
 
 
 def _over(value: float | None, base: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from ascend_perf.compare.expected import BASES, Expected, expected_of, machine_o
 from ascend_perf.compare.trees import NOT_ATTRIBUTED, Change, KernelSum, TreeDiff, changes, diff_traces, split
 from ascend_perf.compare.work_tree import HostCalls
 from ascend_perf.device.specs import DeviceSpec
-from ascend_perf.model.comparison import SplitPart, StepBar
+from ascend_perf.model.comparison import SplitPart, StepBar, named, with_marks
 from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.table import Floats, Ints, Text
 from ascend_perf.model.tables import COMM_OPS, COPIES, KERNELS
@@ -23,8 +23,21 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.ops.classify import computes
 from ascend_perf.units import format_factor, format_ns, format_quantity
 
-SIDES: Final = {"both": "both", "a": "only A", "b": "only B"}
-"""Cells that say who has a row."""
+OF_BOTH: Final = (
+    "delta_ns", "time_ratio", "shortfall_ratio", "beyond_ns", "by_count_ns", "by_mean_ns",
+)
+"""Columns of figures that are made of both sides. What the rooflines let expect is of data sheets alone."""
+OF_HOST: Final = Words(
+    "The model runs on the CPU: the time of a call is its own, without the calls inside it. By count: calls more or "
+    "fewer, at their old mean; by mean: calls that take longer or shorter; both add up to the difference.",
+    "模型在 CPU 上运行：耗时为调用自身的时间，不含内层调用。次数变化：调用增减乘以原均值；均值变化：单次耗时变化乘以"
+    "新次数；二者之和等于差值。",
+)
+PATHS_OF_HOST: Final = Words(
+    "Calls of the host, aligned from the outermost to the innermost; equal paths are one row.",
+    "Host 调用由外到内对齐，相同路径合为一行。",
+)
+"""Notes of tables whose times are those of calls of the host."""
 
 MIN_POINT_RATIO: Final = 0.02
 """Differences below this share of the longer side's device time are not told as points. Status: assumed."""
@@ -52,22 +65,25 @@ class Pair:
     """Whether times are those of calls of the host: the model runs on the CPU."""
 
 
-def pair_of(a: Trace | HostCalls, b: Trace | HostCalls, *, letters: tuple[str, str] = ("A", "B")) -> Pair:
-    """Two ranks side by side, their median steps."""
+def pair_of(
+    a: Trace | HostCalls, b: Trace | HostCalls, *, letters: tuple[str, str] = ("A", "B"),
+    simulated: Collection[str] = (),
+) -> Pair:
+    """Two ranks side by side, their median steps; `simulated` are the letters of sides that are."""
     a = a if isinstance(a, HostCalls) else HostCalls.of(a)
     b = b if isinstance(b, HostCalls) else HostCalls.of(b)
     diff = diff_traces(a, b)
     spec_a, spec_b = machine_of(a.trace), machine_of(b.trace)
-    maker = _Maker(a, b, diff, spec_a, spec_b, letters)
+    maker = _Maker(a, b, diff, spec_a, spec_b, letters, simulated)
     return maker.pair()
 
 
 class _Maker:
     def __init__(
         self, a: HostCalls, b: HostCalls, diff: TreeDiff, spec_a: DeviceSpec | None, spec_b: DeviceSpec | None,
-        letters: tuple[str, str],
+        letters: tuple[str, str], simulated: Collection[str],
     ) -> None:  # fmt: skip
-        self.diff, self.letters = diff, letters
+        self.diff, self.letters, self.simulated = diff, letters, simulated
         self.is_host = a.is_host and b.is_host
         self.spec_a, self.spec_b = spec_a, spec_b
         self.work_a = task_work(a.trace, diff.a, spec_a, spec_b)
@@ -99,6 +115,14 @@ class _Maker:
             ratio=np.where(second, other.ratio, one.ratio), basis=np.where(second, other.basis, one.basis)
         )
 
+    def _table(self, name: str, title: Words, columns: Sequence[Col], note: Words) -> ResultTable:
+        """A table whose columns say which side is simulated."""
+        a, b = self.letters
+        of: dict[str, Sequence[str]] = dict.fromkeys(OF_BOTH, (a, b))
+        for letter, end in ((a, "a"), (b, "b")):
+            of |= dict.fromkeys((f"time_{end}_ns", f"count_{end}", f"kernels_{end}"), (letter,))
+        return with_marks(result_table(name, title, columns, note), of, self.simulated)
+
     def _classes(self) -> ResultTable:
         both = Text.concat([self.work_a.classes, self.work_b.classes]).compact()
         names = both.values
@@ -119,7 +143,7 @@ class _Maker:
             counts[0][shown], counts[1][shown], times[0][shown], times[1][shown], expected.ratio[shown],
             expected.basis[shown], ("kernels", "任务数"),
         )  # fmt: skip
-        return result_table(
+        return self._table(
             "compare-classes", Words("By class of operator", "按算子类别"), columns,
             Words(
                 "All tasks of the device in the step, matched by what kind of work they do, whatever their names. The "
@@ -174,17 +198,17 @@ class _Maker:
         expected.ratio[lost], expected.basis[lost] = np.nan, len(BASES) - 1
         order = np.argsort(-np.abs(sums[3] - sums[2]), kind="stable")
         lead = [Col("name", "operator or module", "算子或模块", names_of(names, order))]
-        side = ["both" if a and b else "only A" if a else "only B" for a, b in zip(
+        side = [self._side(bool(a), bool(b)) for a, b in zip(
             sums[2][order].tolist(), sums[3][order].tolist(), strict=True
         )]  # fmt: skip
         lead.append(Col("kind", "on", "所在侧", side))
-        return result_table(
+        return self._table(
             "compare-operators", Words("By operator", "按算子"),
             [*lead, *self._figures(
                 sums[0][order], sums[1][order], sums[2][order], sums[3][order], expected.ratio[order],
                 expected.basis[order], ("calls", "调用次数"),
             )],
-            Words(
+            OF_HOST if self.is_host else Words(
                 "Each task counts to the innermost call that both sides have, wherever kernels of two vendors have the "
                 "same cause. By count: calls more or fewer, at their old mean; by mean: calls that take longer or "
                 "shorter; both add up to the difference. Expected: what the peaks of the machines let expect of this "
@@ -195,24 +219,31 @@ class _Maker:
             ),
         )  # fmt: skip
 
+    def _side(self, has_a: bool, has_b: bool) -> str:
+        """The cell that says who has a row."""
+        return "both" if has_a and has_b else f"only {self.letters[0] if has_a else self.letters[1]}"
+
     def _calls(self) -> ResultTable:
         rows = np.array([row.row for row in self.rows], np.int64)
         a, b = self.letters
         of = self.diff.rows
         columns = [
             Col("path", "call", "调用路径", [" > ".join(row.path) for row in self.rows]),
-            Col("kind", "on", "所在侧", [SIDES[row.side] for row in self.rows]),
+            Col("kind", "on", "所在侧", [self._side(row.side != "b", row.side != "a") for row in self.rows]),
             Col("class", "class", "类别", self.classes.take(rows)),
             *self._figures(
                 of.calls_a[rows], of.calls_b[rows], of.self_a_ns[rows], of.self_b_ns[rows],
                 self.expected.ratio[rows], self.expected.basis[rows], ("calls", "调用次数"),
             ),
-            Col("kernels_a", f"kernels {a}", f"{a} 的 Kernel", [_kernels(row.kernels_a) for row in self.rows]),
-            Col("kernels_b", f"kernels {b}", f"{b} 的 Kernel", [_kernels(row.kernels_b) for row in self.rows]),
         ]  # fmt: skip
-        return result_table(
+        if not self.is_host:
+            columns += [
+                Col("kernels_a", f"kernels {a}", f"{a} 的 Kernel", [_kernels(row.kernels_a) for row in self.rows]),
+                Col("kernels_b", f"kernels {b}", f"{b} 的 Kernel", [_kernels(row.kernels_b) for row in self.rows]),
+            ]
+        return self._table(
             "compare-calls", Words("Call by call", "逐调用对比"), columns,
-            Words(
+            PATHS_OF_HOST if self.is_host else Words(
                 "Calls of the host, aligned from the outermost to the innermost; equal paths are one row. Tasks whose "
                 "launch was not recorded are the row 'not attributed'. The times of a side add up to its device time.",
                 "Host 调用由外到内对齐，相同路径合为一行；未记录下发的任务列入 not attributed 行。"
@@ -221,7 +252,7 @@ class _Maker:
         )  # fmt: skip
 
     def _points(self) -> tuple[Words, ...]:
-        a, b = self.letters
+        a, b = (named(letter, self.simulated) for letter in self.letters)
         least = MIN_POINT_RATIO * max(self.diff.total_a_ns, self.diff.total_b_ns, 1)
         table = self._operators()
         cells = {c.name: table.column(c.name) for c in table.columns}
@@ -235,9 +266,9 @@ class _Maker:
             assumed = "" if cells["basis"][i] == "work" else " (assumed from its class)"
             zh_assumed = "" if cells["basis"][i] == "work" else "（按类别假定）"
             said.append(Words(
-                f"{cells['name'][i]} takes {format_factor(ratio)}x as long on {b}; the rooflines let expect "
+                f"{cells['name'][i]} takes {format_factor(ratio)}x as long on {b.en}; the rooflines let expect "
                 f"{format_factor(expected)}x{assumed}: {format_ns(value)} beyond that.",
-                f"{cells['name'][i]} 在 {b} 上耗时为 {a} 的 {format_factor(ratio)} 倍，按 Roofline 预期为 "
+                f"{cells['name'][i]} 在 {b.zh} 上耗时为 {a.zh} 的 {format_factor(ratio)} 倍，按 Roofline 预期为 "
                 f"{format_factor(expected)} 倍{zh_assumed}：超出 {format_ns(value)}。",
             ))  # fmt: skip
         better = [
@@ -246,8 +277,8 @@ class _Maker:
         ]  # fmt: skip
         for delta, i in sorted(better)[:MAX_POINTS]:
             said.append(Words(
-                f"{cells['name'][i]} takes {format_ns(-delta)} less on {b}.",
-                f"{cells['name'][i]} 在 {b} 上少用 {format_ns(-delta)}。",
+                f"{cells['name'][i]} takes {format_ns(-delta)} less on {b.en}.",
+                f"{cells['name'][i]} 在 {b.zh} 上少用 {format_ns(-delta)}。",
             ))  # fmt: skip
         for letter, time, total in (
             (a, int(self.diff.rows.self_a_ns[1]), self.diff.total_a_ns),
@@ -256,9 +287,9 @@ class _Maker:
             if time > MIN_POINT_RATIO * total:
                 share = format_quantity(time / total, "ratio")
                 said.append(Words(
-                    f"{share} of the device time of {letter} is not attributed: the launch was not recorded (before "
+                    f"{share} of the device time of {letter.en} is not attributed: the launch was not recorded (before "
                     "the recording began, or by a graph).",
-                    f"{letter} 的 Device 耗时有 {share} 未归属：没有记录到下发（早于采集开始，或由图下发）。",
+                    f"{letter.zh} 的 Device 耗时有 {share} 未归属：没有记录到下发（早于采集开始，或由图下发）。",
                 ))  # fmt: skip
         return tuple(said)
 
@@ -290,7 +321,7 @@ _PARTS: Final = (
 )  # fmt: skip
 
 
-def step_bar(trace: Trace, letter: str) -> StepBar | None:
+def step_bar(trace: Trace, letter: str, mark: Words | None = None) -> StepBar | None:
     """The parts of the median step of a rank; None where its kernels have no times.
 
     Source:
@@ -308,7 +339,7 @@ def step_bar(trace: Trace, letter: str) -> StepBar | None:
     times = [intervals.total(computing), intervals.total(intervals.difference(communication, computing))]
     times.append(intervals.total(intervals.difference(copies, busy)))
     times.append(windows.span_ns(at) - sum(times))
-    return StepBar(letter=letter, parts=tuple(
+    return StepBar(letter=letter, mark=mark, parts=tuple(
         SplitPart(key=key, label=label, kind=kind, time_ns=time)  # type: ignore[arg-type]
         for (key, label, kind), time in zip(_PARTS, times, strict=True)
     ))  # fmt: skip

@@ -33,8 +33,11 @@ SETTINGS_OF_HOW: Final = frozenset({
 """Settings that decide how the work is done or measured, not how much of it there is."""
 
 
-def unlike_traces(diff: TreeDiff, a: Trace, b: Trace) -> list[Unlike]:
+def unlike_traces(
+    diff: TreeDiff, a: Trace, b: Trace, letters: tuple[str, str] = ("A", "B")
+) -> list[Unlike]:
     """Differences of the work of two steps, the gravest first; empty where it is the same as far as the data tell."""
+    left, right = letters
     calls = len(diff.a) - 1, len(diff.b) - 1
     if not min(calls):
         return _unlike_kernels(a, b)
@@ -42,12 +45,12 @@ def unlike_traces(diff: TreeDiff, a: Trace, b: Trace) -> list[Unlike]:
     alike = 2 * pairs / sum(calls)
     if alike < LIKE_RATIO:
         return [Unlike(is_grave=True, what=Words(
-            f"different models: {pairs} of {calls[0]} calls of A and of {calls[1]} calls of B are the same "
-            f"({format_ratio(alike)}); A calls {_first(diff, 'a')}, B calls {_first(diff, 'b')}",
-            f"模型不同：A 的 {calls[0]} 次调用与 B 的 {calls[1]} 次调用中仅 {pairs} 次相同（{format_ratio(alike)}）；"
-            f"A 调用 {_first(diff, 'a')}，B 调用 {_first(diff, 'b')}",
+            f"different models: {pairs} of {calls[0]} calls of {left} and of {calls[1]} calls of {right} are the same "
+            f"({format_ratio(alike)}); {left} calls {_first(diff, 'a')}, {right} calls {_first(diff, 'b')}",
+            f"模型不同：{left} 的 {calls[0]} 次调用与 {right} 的 {calls[1]} 次调用中仅 {pairs} 次相同"
+            f"（{format_ratio(alike)}）；{left} 调用 {_first(diff, 'a')}，{right} 调用 {_first(diff, 'b')}",
         ))]  # fmt: skip
-    found = _unlike_operands(diff, a, b)
+    found = _unlike_operands(diff, a, b, letters)
     if alike < SAME_RATIO:
         found.append(Unlike(is_grave=False, what=Words(
             f"{format_ratio(1 - alike)} of the calls are on one side only (other operators, fused or not): their time "
@@ -67,7 +70,7 @@ def _first(diff: TreeDiff, side: str) -> str:
     return ", ".join(name[:60] for name in names[:2]) or "—"
 
 
-def _unlike_operands(diff: TreeDiff, a: Trace, b: Trace) -> list[Unlike]:
+def _unlike_operands(diff: TreeDiff, a: Trace, b: Trace, letters: tuple[str, str]) -> list[Unlike]:
     spec, ops_a, ops_b = HOST_OPS, diff.a.op[diff.alignment.a], diff.b.op[diff.alignment.b]
     if not diff.kinds:
         spec, ops_a, ops_b = KERNELS, _kernel_rows(diff.a)[diff.alignment.a], _kernel_rows(diff.b)[diff.alignment.b]
@@ -94,9 +97,9 @@ def _unlike_operands(diff: TreeDiff, a: Trace, b: Trace) -> list[Unlike]:
             name, x, y = labels[at], both[at], both[len(left) + at]
             found.append(Unlike(is_grave=True, what=Words(
                 f"{what_en} differ in {format_ratio(1 - equal)} of the operators that are the same, "
-                f"e.g. {name}: {_short(x)} in A, {_short(y)} in B",
+                f"e.g. {name}: {_short(x)} in {letters[0]}, {_short(y)} in {letters[1]}",
                 f"相同的算子中有 {format_ratio(1 - equal)} 的{what_zh}不同，"
-                f"例如 {name}：A 为 {_short(x)}，B 为 {_short(y)}",
+                f"例如 {name}：{letters[0]} 为 {_short(x)}，{letters[1]} 为 {_short(y)}",
             )))  # fmt: skip
     return found
 
@@ -142,16 +145,19 @@ def _unlike_kernels(a: Trace, b: Trace) -> list[Unlike]:
     ))]  # fmt: skip
 
 
-def unlike_settings(a: Mapping[str, object], b: Mapping[str, object], where: str = "") -> list[Unlike]:
+def unlike_settings(
+    a: Mapping[str, object], b: Mapping[str, object], where: str = "", letters: tuple[str, str] = ("A", "B")
+) -> list[Unlike]:
     """Settings that differ: grave where they decide how much work there is. A setting that one side lacks differs."""
-    prefix = f"{where}: " if where else ""
+    prefix, prefix_zh = (f"{where}: ", f"{where}：") if where else ("", "")
+    one, other = letters
     found = []
     for name in sorted({*a, *b}):
         left, right = a.get(name, "—"), b.get(name, "—")
         if left == right and isinstance(left, bool) == isinstance(right, bool):
             continue
         found.append(Unlike(is_grave=name not in SETTINGS_OF_HOW, what=Words(
-            f"{prefix}{name} is {_short(str(left))} in A and {_short(str(right))} in B",
-            f"{prefix}{name} 在 A 中为 {_short(str(left))}，在 B 中为 {_short(str(right))}",
+            f"{prefix}{name} is {_short(str(left))} in {one} and {_short(str(right))} in {other}",
+            f"{prefix_zh}{name} 在 {one} 中为 {_short(str(left))}，在 {other} 中为 {_short(str(right))}",
         )))  # fmt: skip
     return sorted(found, key=lambda unlike: not unlike.is_grave)

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
-from ascend_perf.model.finding import ResultTable, Words
+from ascend_perf.model.finding import ResultTable, Words, marked
 from ascend_perf.model.run import Fact
 
 SideKind = Literal["results", "run", "trace"]
 PartKind = Literal["computing", "transfer", "copy", "idle", "other"]
+
+
+SIMULATED: Final = Words("simulated", "仿真")
+
+
+def simulated_mark(sides: Sequence[str], simulated: Collection[str]) -> Words | None:
+    """What a figure made of these sides says of those among them that are simulated; None where none is."""
+    made_up = [letter for letter in sides if letter in simulated]
+    if not made_up:
+        return None
+    if len(made_up) == len(sides):
+        return SIMULATED
+    return Words(f"{', '.join(made_up)} simulated", f"{'、'.join(made_up)} 为仿真")
+
+
+def with_marks(table: ResultTable, sides_of: Mapping[str, Sequence[str]], simulated: Collection[str]) -> ResultTable:
+    """A table whose columns say which of the sides that their figures are made of are simulated.
+
+    Args:
+        table: any.
+        sides_of: letters of the sides by the name of the column; columns without figures of a side are not named.
+        simulated: letters of the sides that are.
+    """
+    return replace(table, columns=tuple(
+        replace(column, mark=simulated_mark(sides_of.get(column.name, ()), simulated)) for column in table.columns
+    ))  # fmt: skip
+
+
+def named(letter: str, simulated: Collection[str]) -> Words:
+    """The letter of a side in a sentence about its figures."""
+    return marked(Words(letter, letter), simulated_mark([letter], simulated))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +82,8 @@ class StepBar:
 
     letter: str
     parts: tuple[SplitPart, ...]
+    mark: Words | None = None
+    """That it is simulated."""
 
     @property
     def total_ns(self) -> int:
@@ -65,7 +98,13 @@ class Section:
     key: str
     title: Words
     tables: tuple[ResultTable, ...]
-    note: Words | None = None
+    mark: Words | None = None
+    """Which of its figures are simulated."""
+
+    @property
+    def heading(self) -> Words:
+        """The title with the mark."""
+        return marked(self.title, self.mark)
 
 
 @dataclass(frozen=True, kw_only=True)

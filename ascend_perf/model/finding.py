@@ -25,6 +25,11 @@ class Words:
             raise ValueError("a visible text needs both languages")
 
 
+def marked(text: Words, mark: Words | None) -> Words:
+    """A title or a name with what it must be read with, in parentheses."""
+    return text if mark is None else Words(f"{text.en} ({mark.en})", f"{text.zh}（{mark.zh}）")
+
+
 class Severity(Enum):
     """How much of the step is at stake; see `severity_of`."""
 
@@ -147,6 +152,13 @@ class ResultColumn:
     name: str
     title: Words
     unit: Unit = "none"
+    mark: Words | None = None
+    """What each figure of the column must be read with, wherever it is shown: `simulated`, `B simulated`."""
+
+    @property
+    def heading(self) -> Words:
+        """The title with the mark."""
+        return marked(self.title, self.mark)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,10 +31,14 @@
       AP.data.points.length ? [h("h2", { class: "compare-points" }, AP.t("compare.points")), h("ul", null, AP.data.points.map(function (p) { return h("li", null, AP.w(p)); }))] : null);
   }
 
+  function named(letter, mark) {
+    return mark === null ? letter : letter + (AP.state.lang === "zh" ? "（" + AP.w(mark) + "）" : " (" + AP.w(mark) + ")");
+  }
+
   function bar(b, scale) {
-    const tips = function (part) { return function () { return [AP.w(part.label), q(part.ns, "ns") + " · " + q(part.ns / b.total_ns, "ratio")]; }; };
+    const tips = function (part) { return function () { return [named(b.letter, b.mark) + " · " + AP.w(part.label), q(part.ns, "ns") + " · " + q(part.ns / b.total_ns, "ratio")]; }; };
     return h("div", { class: "bar-row" },
-      h("div", { class: "bar-label" }, b.letter, h("span", { class: "muted" }, " " + q(b.total_ns, "ns"))),
+      h("div", { class: "bar-label" }, b.letter, h("span", { class: "muted" }, " " + q(b.total_ns, "ns")), b.mark === null ? null : h("span", { class: "mark" }, AP.w(b.mark))),
       h("div", { class: "bar-track" }, h("div", { class: "bar", style: { width: (100 * b.total_ns / scale).toFixed(3) + "%" } },
         b.parts.filter(function (part) { return part.ns > 0; }).map(function (part) {
           const share = part.ns / b.total_ns;
@@ -49,11 +53,11 @@
     const scale = Math.max.apply(null, there.map(function (b) { return b.total_ns; }));
     const parts = there[0].parts.map(function (part, i) { return [part, there.map(function (b) { return b.parts[i]; })]; });
     return h("section", { id: "where", class: "part" },
-      h("h2", null, AP.t("compare.steps") + (AP.data.origin === "simulated" ? " (" + AP.t("origin.simulated") + ")" : "")),
+      h("h2", null, named(AP.t("compare.steps"), AP.data.bars_mark)),
       h("div", { class: "bars" }, there.map(function (b) { return bar(b, scale); })),
       h("p", { class: "note" }, AP.t("compare.steps_note")),
       h("table", { class: "compare-split" },
-        h("thead", null, h("tr", null, h("th", { scope: "col" }, h("span", { class: "off" }, AP.t("compare.steps"))), there.map(function (b) { return h("th", { scope: "col", class: "figure" }, b.letter); }))),
+        h("thead", null, h("tr", null, h("th", { scope: "col" }, h("span", { class: "off" }, AP.t("compare.steps"))), there.map(function (b) { return h("th", { scope: "col", class: "figure" }, named(b.letter, b.mark)); }))),
         h("tbody", null,
           parts.map(function (row) {
             return h("tr", null, h("th", { scope: "row" }, h("span", { class: "swatch k-" + row[0].kind + " s0", "aria-hidden": "true" }), AP.w(row[0].label)),

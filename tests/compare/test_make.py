@@ -200,8 +200,24 @@ def test_the_answer_speaks_of_every_side(tmp_path: Path, command: Callable[..., 
     made = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
     assert made["lead"] == "1 piece of work compared."
     # 52 and 102.5 over 102: a half that is certain, and half a percent that the scatter of 1 % hides.
-    assert "of B is 0.51 times that of A. " in made["main"]
-    assert made["main"].endswith("of C is 1.005 times that of A, not told apart from it.")
+    assert made["main"] == (
+        "llm/tiny/1: tokens_per_s compared with A: B 0.51 times, C 1.005 times (not told apart)."
+    )
+
+
+def test_of_three_sides_the_one_that_differs_is_named(tmp_path: Path, command: Callable[..., Said]) -> None:
+    files = [
+        write_results(tmp_path / f"{n}.json", results(rate, batch=batch))
+        for n, rate, batch in (("a", 100, 4), ("b", 100, 4), ("c", 100, 8))
+    ]
+    refused = command("compare", *files)
+    assert refused.code == 4 and "llm/tiny/1: batch is 4 in A and 8 in C" in refused.err
+    assert "llm/tiny/1：batch 在 A 中为 4，在 C 中为 8" in command("compare", *files, "--lang", "zh").err
+    three = [given(layers(6, 100)), given(layers(6, 100)), given(layers(6, 100, names=("aten::mm", "aten::mul")))]
+    forced = compare(three, force=True)
+    assert {cell for section in forced.sections if section.key == "operators-c"
+            for cell in section.tables[0].column("kind")} == {"both", "only A", "only C"}  # fmt: skip
+    assert "仅 C" in markdown_text(forced, "zh")
 
 
 def with_metrics(made: ResultSet, *names: str) -> ResultSet:
