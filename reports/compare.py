@@ -23,7 +23,7 @@ from ascend_perf.units import Unit, format_quantity
 SCHEMA_VERSION: Final = 1
 """Version of `compare.json`; docs/compare.md describes it."""
 
-SCRIPTS: Final = ("core.js", "format.js", "head.js", "table.js", "sheet.js", "compare.js")
+SCRIPTS: Final = ("core.js", "format.js", "head.js", "columns.js", "table.js", "sheet.js", "compare.js")
 
 MAX_PAGE_ROWS: Final = 600
 """Rows of a table on the page; all are in the JSON. Status: assumed."""

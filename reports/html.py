@@ -16,9 +16,10 @@ from ascend_perf.reports.texts import Json, Lang, safe, said, script_json
 from ascend_perf.reports.verdict import verdict
 
 SCRIPTS: Final = (
-    "core.js", "format.js", "head.js", "table.js", "charts.js", "scatter.js", "composition.js", "series.js",
-    "counters.js", "lanes.js", "timeline_paint.js", "timeline_panel.js", "timeline_input.js", "timeline_marks.js",
-    "timeline_search.js", "timeline.js", "flame.js", "findings.js", "job.js", "strip.js", "sections.js", "page.js",
+    "core.js", "format.js", "head.js", "columns.js", "table.js", "charts.js", "scatter.js", "composition.js",
+    "series.js", "counters.js", "lanes.js", "timeline_paint.js", "timeline_panel.js", "timeline_input.js",
+    "timeline_marks.js", "timeline_search.js", "timeline.js", "flame.js", "findings.js", "job.js", "strip.js",
+    "sections.js", "page.js",
 )  # fmt: skip
 """Modules of the page in the order in which they are run; each adds to the global `AP`."""
 

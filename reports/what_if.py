@@ -20,7 +20,7 @@ from ascend_perf.units import Unit, format_quantity, significant
 
 SCHEMA_VERSION: Final = 1
 """Version of `what-if.json`; docs/what-if.md describes it."""
-SCRIPTS: Final = ("core.js", "format.js", "head.js", "table.js", "sheet.js", "what_if.js")
+SCRIPTS: Final = ("core.js", "format.js", "head.js", "columns.js", "table.js", "sheet.js", "what_if.js")
 LOOKS: Final = {
     "computing": "computing", "copies": "copy", "communication": "transfer", "host": "host", "bubble": "idle"
 }

@@ -21,7 +21,7 @@
     const shades = shadeOf(bar);
     const parts = bar.parts.map(function (part, i) {
       const share = part.ns / bar.total_ns;
-      const lines = function () { return [AP.w(part.label), q(part.ns, "ns") + " · " + q(share, "ratio")]; };
+      const lines = function () { return [AP.w(part.label), q(part.ns, "ns") + " · " + AP.format.share(share)]; };
       return h("a", {
         class: "piece k-" + part.kind + " s" + shades[i], href: "#section-" + part.section,
         style: { "flex-grow": String(share) }, "aria-label": lines().join(AP.t("ui.colon")), on: AP.tipped(lines),
@@ -34,17 +34,13 @@
       h("div", { class: "bar-track" }, h("div", { class: "bar", style: { width: (100 * bar.total_ns / scale).toFixed(3) + "%" } }, parts)));
   }
 
-  function shareText(share) {
-    return share > 0 && share < 0.0001 ? "< 0.01\u00a0%" : q(share, "ratio");
-  }
-
   function legend(bar) {
     const shades = shadeOf(bar);
     return h("ul", { class: "legend", "aria-label": AP.t("ui.where") },
       bar.parts.map(function (part, i) {
         return h("li", null,
           h("span", { class: "swatch k-" + part.kind + " s" + shades[i], "aria-hidden": "true" }), h("span", null, AP.w(part.label)),
-          h("span", { class: "figure" }, q(part.ns, "ns")), h("span", { class: "figure" }, shareText(part.ns / bar.total_ns)));
+          h("span", { class: "figure" }, q(part.ns, "ns")), h("span", { class: "figure" }, AP.format.share(part.ns / bar.total_ns)));
       }),
       h("li", { class: "total" }, h("span", { class: "swatch" }), h("span", null, AP.t("ui.total")), h("span", { class: "figure" }, q(bar.total_ns, "ns")), h("span", { class: "figure" }, "100 %")));
   }
@@ -182,7 +178,7 @@
       const named = flat.map(function (l) { return { y: l.value, text: isNarrow ? l.label : l.label + " " + q(l.value, "flops_per_s"), whole: l.label + " " + q(l.value, "flops_per_s") }; })
         .sort(function (a, b) { return b.y - a.y; });
       const gutter = Math.max.apply(null, [0].concat(named.map(function (n) { return textWidth(n.text) + 12; })));
-      const m = { l: 18 + widest * 6, r: Math.max(24, Math.min(width * 0.3, gutter)), t: 12, b: 44 };
+      const m = { l: 18 + widest * 6, r: Math.max(24, Math.min(width * 0.3, gutter)), t: 26, b: 44 };
       const px = function (v) { return m.l + (Math.log10(v) - range.x0) / (range.x1 - range.x0) * (width - m.l - m.r); };
       const py = function (v) { return height - m.b - (Math.log10(v) - range.y0) / (range.y1 - range.y0) * (height - m.t - m.b); };
       const root = s("svg", { width: width, height: height, role: "img", "aria-label": AP.t("chart.roofline") });
@@ -198,12 +194,13 @@
         root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: at, y2: at }),
           s("text", { class: "tick", x: m.l - 6, y: at + 4, "text-anchor": "end" }, ylabel(p)));
       });
-      root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.intensity")));
+      root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.intensity")),
+        s("text", { class: "axis", x: 2, y: 12 }, AP.t("chart.achieved")));
       flat.forEach(function (l) {
         const from = steep ? Math.max(Math.pow(10, range.x0), l.value / steep) : Math.pow(10, range.x0);
         root.append(s("line", { class: l.look, x1: px(from), x2: width - m.r, y1: py(l.value), y2: py(l.value) }));
       });
-      let free = 10;
+      let free = 24;
       named.forEach(function (n) {
         const at = Math.max(free, py(n.y) + 4);
         free = at + 13;
@@ -234,26 +231,36 @@
       });
       // Together the marks cover at most an eighth of the plot; one alone is never larger than 16 px.
       const area = (width - m.l - m.r) * (height - m.t - m.b) / 8;
+      function radiusOf(mark) { return Math.max(2.5, Math.min(16, total ? Math.sqrt(area * mark.ns / total / Math.PI) : 4)); }
       inside.forEach(function (mark) {
         const lines = function () {
           return [mark.name || mark.type || "", mark.type && mark.name !== mark.type ? mark.type : null, q(mark.ns, "ns"), q(mark.y, "flops_per_s") + " · " + AP.format.significant(mark.x, 3) + " FLOP/B", mark.roof];
         };
-        const radius = Math.max(2.5, Math.min(16, total ? Math.sqrt(area * mark.ns / total / Math.PI) : 4));
+        const radius = radiusOf(mark);
         const kind = mark.isVector ? " vector" : "";
         root.append(s("circle", { class: "kernel" + kind, cx: px(mark.x), cy: py(mark.y), r: radius, on: AP.tipped(lines) }));
       });
-      // Names for the largest marks, where they do not sit on one another.
+      // Names for the largest marks, where they do not sit on one another and on as few marks and roofs as can be.
       const said = new Set();
+      function under(b, own) {
+        const marks = inside.filter(function (mark) {
+          const r = mark === own ? 0 : radiusOf(mark), x = px(mark.x), y = py(mark.y);
+          return x + r > b.x && x - r < b.x + b.w && y + r > b.y - 6 && y - r < b.y + 6;
+        }).length;
+        return marks + flat.filter(function (l) { return Math.abs(py(l.value) - b.y) < 7; }).length;
+      }
       inside.slice(0, 12).forEach(function (mark) {
         const text = briefly(String(mark.type || mark.name || ""));
         if (said.has(text)) return;
         const w = textWidth(text) + 4, cx = px(mark.x), cy = py(mark.y);
         const box = [[cx + 12, cy], [cx - 12 - w, cy], [cx - w / 2, cy + 24], [cx - w / 2, cy - 22]]
           .map(function (place) { return { x: place[0], y: place[1], w: w }; })
-          .find(function (b) {
+          .filter(function (b) {
             if (b.x < m.l || b.x + w > width - m.r || b.y < m.t + 8 || b.y > height - m.b - 8) return false;
             return !taken.some(function (t) { return Math.abs(t.y - b.y) < 13 && t.x < b.x + b.w && b.x < t.x + t.w; });
-          });
+          })
+          .map(function (b) { return Object.assign(b, { under: under(b, mark) }); })
+          .reduce(function (best, b) { return !best || b.under < best.under ? b : best; }, null);
         if (!box) return;
         said.add(text);
         taken.push(box);
@@ -262,9 +269,9 @@
       return root;
     }
     return h("figure", { class: "chart", "data-chart": "roofline" },
-      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + (device ? device + AP.t("ui.comma") : "") + AP.t("chart.achieved") + AP.t("ui.comma") + AP.t("chart.coverage", { count: inside.length, time: q(inside.reduce(function (sum, m) { return sum + m.ns; }, 0), "ns") }))),
+      h("figcaption", null, AP.t("chart.roofline"), h("span", { class: "muted" }, " · " + (device ? device + AP.t("ui.comma") : "") + AP.t("chart.coverage", { count: inside.length, time: q(inside.reduce(function (sum, m) { return sum + m.ns; }, 0), "ns") }))),
       AP.sized(h("div", { class: "draw" }), draw),
-      outside ? h("p", { class: "note" }, AP.t("chart.outside", { count: AP.format.significant(outside, 12), share: shareText(marks.reduce(function (sum, m) { return sum + (inside.indexOf(m) < 0 ? m.ns : 0); }, 0) / (total || 1)) })) : null);
+      outside ? h("p", { class: "note" }, AP.t("chart.outside", { count: AP.format.significant(outside, 12), share: AP.format.share(marks.reduce(function (sum, m) { return sum + (inside.indexOf(m) < 0 ? m.ns : 0); }, 0) / (total || 1)) })) : null);
   };
 
   // ---- memory ----------------------------------------------------------------------------------------------------
@@ -316,11 +323,11 @@
       const unit = AP.format.scaleOf(top, "bytes");
       niceTicks(0, top * 1.06 / unit[0], 4).forEach(function (t) {
         root.append(s("line", { class: "grid", x1: m.l, x2: width - m.r, y1: py(t * unit[0]), y2: py(t * unit[0]) }),
-          s("text", { class: "tick", x: m.l - 6, y: py(t * unit[0]) + 4, "text-anchor": "end" }, AP.format.significant(t) + " " + unit[1]));
+          s("text", { class: "tick", x: m.l - 6, y: py(t * unit[0]) + 4, "text-anchor": "end" }, AP.format.tick(t) + " " + unit[1]));
       });
       const scale = AP.format.scaleOf(Math.max(Math.abs(x0), Math.abs(x1)), "ns");
       niceTicks(x0 / scale[0], x1 / scale[0], width < 500 ? 4 : 8).forEach(function (t) {
-        const text = AP.format.significant(t) + " " + scale[1], half = textWidth(text) / 2, x = px(t * scale[0]);
+        const text = AP.format.tick(t) + " " + scale[1], half = textWidth(text) / 2, x = px(t * scale[0]);
         root.append(s("text", { class: "tick", x: Math.min(x, width - half - 1), y: height - m.b + 16, "text-anchor": "middle" }, text));
       });
       root.append(s("text", { class: "axis", x: (m.l + width - m.r) / 2, y: height - 6, "text-anchor": "middle" }, AP.t("chart.time")));
@@ -363,6 +370,8 @@
 
   const MOST_HEIGHT = 620; // px of the cells of a map
   const MOST_EMPTY = 400; // cells of a map up to which empty ones are drawn
+  const FAINTEST = 6; // % of the colour in a cell of next to nothing: it must differ from one that is empty
+  const SLOW = 0.9; // of the usual rate of its peers: below this a link is worth a map of very many
   const MOST_CELLS = 64;  // along an axis; more ranks are put together
 
   /** Neighbours put together where there are more keys than an axis shows: {keys, of: key -> place, label(place), each}. */
@@ -408,6 +417,11 @@
       const cell = cells[r + "|" + c];
       return cell ? (options.lowest ? cell.low : options.mean ? cell.sum / cell.n : cell.sum) : null;
     };
+    const lows = Object.values(cells);
+    if (options.lowest && lows.length && rows.keys.length * columns.keys.length > MOST_EMPTY && lows.every(function (c) { return c.low >= SLOW; })) {
+      return h("figure", { class: "chart", "data-chart": "heat" }, h("figcaption", null, options.title),
+        h("p", { class: "note" }, AP.t("chart.links_alike", { count: AP.format.significant(found.length, 12), share: q(SLOW, "ratio"), low: q(Math.min.apply(null, lows.map(function (c) { return c.low; })), "ratio") })));
+    }
     const each = Math.max(rows.each, columns.each);
     const note = each > 1 ? [options.note, AP.t("chart.binned", { count: each })].filter(Boolean).join(" · ") : options.note;
     return grid(rows.keys, columns.keys, value, Object.assign({}, options, {
@@ -456,15 +470,17 @@
           const lines = function () { return [options.tip(r, c), q(v, options.unitOf ? options.unitOf(c) : options.unit), mark ? AP.t("ui.outlier") : null]; };
           root.append(s("rect", {
             class: "cell " + (options.tone || "blue") + (v === null ? " none" : "") + (mark ? " marked" : ""), x: left + size * j + 0.5, y: head + high * i + 0.5, width: size - 1, height: high - 1,
-            style: share === null ? {} : { "--share": (Math.max(0, Math.min(1, share)) * 100).toFixed(0) + "%" }, on: AP.tipped(lines),
+            style: share === null ? {} : { "--share": (FAINTEST + (100 - FAINTEST) * Math.max(0, Math.min(1, share))).toFixed(0) + "%" }, on: AP.tipped(lines),
           }));
           if (labelled && v !== null) root.append(s("text", { class: "cell-text " + (options.tone || "blue") + (share > 0.78 ? " strong" : ""), x: left + size * (j + 0.5), y: head + high * (i + 0.5) + 4, "text-anchor": "middle" }, (mark ? "◆ " : "") + q(v, options.unitOf ? options.unitOf(c) : options.unit)));
         });
       });
       return root;
     }
+    // Where no figures stand in the cells, how much the strongest colour is.
+    const strongest = !options.share && !options.unitOf && rowKeys.length > 16 ? h("span", { class: "muted" }, " · " + AP.t("chart.strongest", { value: q(top, options.unit) })) : null;
     return h("figure", { class: "chart", "data-chart": "heat" },
-      h("figcaption", null, options.title, options.note && h("span", { class: "muted" }, " · " + options.note)),
+      h("figcaption", null, options.title, options.note && h("span", { class: "muted" }, " · " + options.note), strongest),
       AP.sized(h("div", { class: "draw scroll" }), draw));
   }
 })();

@@ -28,19 +28,19 @@
   }
 
   function key(kind, shade, text) {
-    return h("span", { class: "key" }, h("span", { class: "swatch k-" + kind + " s" + shade, "aria-hidden": "true" }), text);
+    return h("span", { class: "key" }, h("span", { class: "swatch k-" + kind + " s" + shade, "aria-hidden": "true" }), h("span", null, text));
   }
 
   /** What the colours mean: categories, or the parts themselves where all are of one. */
   function keys(found, whole) {
     if (found.kinds.length === 1) {
       const rest = found.parts.slice(MOST_KEYS);
-      return found.parts.slice(0, MOST_KEYS).map(function (p) { return key(p.kind, p.shade, p.name + " " + q(p.ns / whole, "ratio")); })
+      return found.parts.slice(0, MOST_KEYS).map(function (p) { return key(p.kind, p.shade, p.name + " " + AP.format.share(p.ns / whole)); })
         .concat(rest.length ? [h("span", { class: "key" }, AP.t("chart.other_parts", { count: rest.length }))] : []);
     }
     return found.kinds.map(function (kind) {
       const sum = found.parts.reduce(function (all, p) { return all + (p.kind === kind ? p.ns : 0); }, 0);
-      return key(kind, 0, AP.t("kind." + kind) + " " + q(sum / whole, "ratio"));
+      return key(kind, 0, AP.t("kind." + kind) + " " + AP.format.share(sum / whole));
     });
   }
 
@@ -48,12 +48,12 @@
     const found = partsOf(table);
     if (!found || found.parts.length < 2) return null;
     const whole = found.parts.reduce(function (sum, p) { return sum + p.ns; }, 0);
-    const said = found.parts.slice(0, MOST_KEYS).map(function (p) { return p.name + " " + q(p.ns / whole, "ratio"); }).join("; ");
+    const said = found.parts.slice(0, MOST_KEYS).map(function (p) { return p.name + " " + AP.format.share(p.ns / whole); }).join("; ");
     return h("figure", { class: "chart composition", "data-chart": "composition" },
       h("figcaption", null, h("span", { class: "off" }, AP.w(table.title)), h("span", { class: "muted" }, AP.t("chart.composition", { time: q(whole, "ns"), count: found.parts.length }))),
       h("div", { class: "bar", role: "img", "aria-label": said }, found.parts.map(function (p) {
         const share = p.ns / whole;
-        const lines = function () { return [p.name, q(p.ns, "ns") + " · " + q(share, "ratio"), AP.t("kind." + p.kind)]; };
+        const lines = function () { return [p.name, q(p.ns, "ns") + " · " + AP.format.share(share), AP.t("kind." + p.kind)]; };
         return h("div", { class: "piece k-" + p.kind + " s" + p.shade, style: { "flex-grow": String(share) }, on: AP.tipped(lines) },
           share > 0.02 ? h("span", { class: "piece-text" }, h("span", { class: "piece-name" }, p.name + " "), h("b", null, q(share, "ratio"))) : null);
       })),

@@ -81,7 +81,7 @@
       AP.niceTicks(x0 / scale[0], x1 / scale[0], Math.max(2, Math.min(8, (width - m.l - m.r) / 90))).forEach(function (t) {
         const at = px(t * scale[0]);
         root.prepend(s("line", { class: "grid", x1: at, x2: at, y1: m.t + above, y2: height - m.b + 4 }));
-        root.append(s("text", { class: "tick", x: at, y: height - 12, "text-anchor": "middle" }, AP.glued(AP.format.significant(t) + " " + scale[1])));
+        root.append(s("text", { class: "tick", x: at, y: height - 12, "text-anchor": "middle" }, AP.glued(AP.format.tick(t) + " " + scale[1])));
       });
       const cross = s("line", { class: "cross", y1: m.t, y2: height - m.b, visibility: "hidden" });
       root.append(cross);

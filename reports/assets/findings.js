@@ -34,10 +34,11 @@
       h("table", { class: "evidence" }, h("caption", { class: "off" }, AP.t("ui.evidence")),
         h("tbody", null, finding.evidence.map(function (item) {
           const value = item.value === null ? AP.t("ui.unknown") : AP.format.quantity(item.value, item.unit);
+          const isFigure = typeof item.value === "number";
           return h("tr", null,
             h("th", { scope: "row" }, AP.w(item.name)),
-            h("td", { class: typeof item.value === "number" ? "figure" : "word" }, value),
-            h("td", { class: "where" }, paths(AP.w(item.where))),
+            isFigure ? h("td", { class: "figure" }, value) : h("td", { class: "word", colspan: 2 }, paths(AP.glued(value)), item.where ? h("span", { class: "muted" }, " · ", paths(AP.w(item.where))) : null),
+            isFigure && h("td", { class: "where" }, paths(AP.w(item.where))),
             clocked && h("td", { class: "figure" }, item.at === null ? "" : AP.timelineOf(item.rank)
               ? h("button", {
                 type: "button", class: "link", title: AP.t("ui.show_in_timeline"),

@@ -92,8 +92,62 @@
     return isFinite(number) ? number * (SIZES[found[2]] || 1) : null;
   }
 
-  /** How a whole column is written: one scale, its unit for the head, and a function for the cells. */
-  function columnStyle(reader, rows) {
+  // Tables whose times are parts of one step: one unit for all of them, also for the small ones.
+  const OF_A_STEP = ["steps", "ranks", "job-stages", "rank-clusters", "comm-ops", "comm-groups", "job-critical-path-ranks"];
+  const MOST = 9999.5; // of a scaled figure
+
+  function stepsOf(unit) { return unit in NS ? TIME.map(function (t) { return [t[1], t[2]]; }) : SCALES[unit] || null; }
+
+  /** [factor, name] of the scale for the figures of several columns, which are near enough to each other; else null. */
+  function common(columns, least) {
+    const top = columns[0].top, low = columns[columns.length - 1].top;
+    const steps = stepsOf(columns[0].unit);
+    function fits(step) { return top / step[0] < MOST && (columns.length === 1 || low / step[0] >= least); }
+    const first = steps.findIndex(function (s) { return s[1] === scaleOf(top / columns[0].base, columns[0].unit)[1]; });
+    const shown = [].concat.apply([], columns.map(function (c) { return c.sizes; })).sort(function (a, b) { return a - b; });
+    const middle = shown[shown.length >> 1];
+    let at = first;
+    // Where most of the figures are small, in the smaller unit.
+    while (at + 1 < steps.length && (!fits(steps[at]) || middle < steps[at][0]) && fits(steps[at + 1])) at++;
+    return fits(steps[at]) || columns.length === 1 ? steps[at] : null;
+  }
+
+  /** How the columns of a table are written: each one in one scale with its unit for the head, near ones in the same. */
+  function columnStyles(readers, rows, name) {
+    const least = OF_A_STEP.indexOf(name) >= 0 ? 0.004 : 0.1;
+    const scales = new Map(), families = {};
+    readers.forEach(function (reader, i) {
+      if (reader.isText || reader.clock || !stepsOf(reader.unit)) return;
+      const base = reader.unit in NS ? NS[reader.unit] : 1, sizes = [];
+      for (let row = 0; row < rows; row++) {
+        const value = reader.get(row);
+        if (typeof value === "number" && isFinite(value) && value !== 0) sizes.push(Math.abs(value) * base);
+      }
+      if (!sizes.length) return;
+      const family = reader.unit in NS ? "time" : reader.unit;
+      (families[family] = families[family] || []).push({ i: i, unit: reader.unit, base: base, sizes: sizes.slice(0, 400), top: sizes.reduce(function (a, b) { return Math.max(a, b); }) });
+    });
+    Object.values(families).forEach(function (list) {
+      list.sort(function (a, b) { return b.top - a.top; });
+      while (list.length) {
+        let n = list.length;
+        while (n > 1 && !common(list.slice(0, n), least)) n--;
+        const scale = common(list.slice(0, n), least);
+        list.splice(0, n).forEach(function (c) { scales.set(c.i, [scale[0] / c.base, scale[1]]); });
+      }
+    });
+    return readers.map(function (reader, i) { return columnStyle(reader, rows, scales.get(i)); });
+  }
+
+  /** Digits behind the point: those of the column, more for a small figure: three digits, or two of a tiny one. */
+  function places(size, least) {
+    const e = Math.floor(Math.log10(size));
+    return Math.max(least, Math.min(3, 2 - e), Math.min(6, 1 - e));
+  }
+
+  function minus(text) { return text.replace(/^-/, "\u2212"); }
+
+  function columnStyle(reader, rows, scale) {
     let top = 0;
     let numbers = 0;
     let whole = true;
@@ -107,61 +161,63 @@
     }
     const figures = numbers > 0;
     const unit = reader.unit;
-    function other(value) {
-      return typeof value === "number" ? null : value === null || value === undefined ? "—" : quantity(value, unit);
-    }
-    if (reader.clock) {
-      return { unit: "ms", figures: true, text: function (v) { return other(v) || (v < 0 ? "−" : "+") + grouped((Math.abs(v) / 1e6).toFixed(3)); } };
-    }
-    if (reader.isText) {
-      // Exact figures come as text; they stand right like the others.
-      let plain = 0;
-      for (let row = 0; row < rows; row++) {
-        const value = reader.get(row);
-        if (value !== null && (value.length > 24 || written(value) === null)) return { unit: "", figures: false, text: function (v) { return other(v) || String(v); } };
-        if (value !== null) plain++;
-      }
-      return { unit: "", figures: plain > 0, text: function (v) { return other(v) || String(v); } };
-    }
-    if (unit === "ratio") {
-      return { unit: "%", figures: figures, text: function (v) { return other(v) || (v === 0 || Math.abs(v) >= 0.1 ? percent(v) : rounded(v * 100, 2)); } };
-    }
-    if (unit === "count") {
-      return { unit: "", figures: figures, text: function (v) { return other(v) || significant(v, Number.isInteger(v) ? 12 : 4); } };
-    }
-    if (unit === "none" || !unit) {
-      // Ids are read, not summed: no thousands marks.
+    function style(sign, write) {
       return {
-        unit: "", figures: figures,
-        text: function (v) { return other(v) || (Number.isInteger(v) ? String(v) : significant(v, 4)); },
+        unit: sign, figures: figures,
+        text: function (v) { return typeof v === "number" ? minus(write(v)) : v === null || v === undefined ? "—" : quantity(v, unit); },
       };
     }
-    if (unit === "x") return { unit: "x", figures: figures, text: function (v) { return other(v) || factor(v); } };
-    if (top === 0) return { unit: "", figures: figures, text: function (v) { return other(v) || "0"; } };
-    const scale = scaleOf(top, unit);
+    if (reader.clock) return style("ms", function (v) { return (v < 0 ? "\u2212" : "+") + grouped((Math.abs(v) / 1e6).toFixed(3)); });
+    if (reader.isText) {
+      // Exact figures come as text; they stand right like the others. Long numbers are names.
+      let plain = 0;
+      for (let row = 0; row < rows && plain >= 0; row++) {
+        const value = reader.get(row);
+        if (value === null) continue;
+        plain = value.length > 24 || /^\d{16}/.test(value) || written(value) === null ? -1 : plain + 1;
+      }
+      return { unit: "", figures: plain > 0, text: function (v) { return v === null || v === undefined ? "—" : String(v); } };
+    }
+    if (unit === "ratio") {
+      return style("%", function (v) {
+        if (v === 0 || Math.abs(v) >= 0.1) return percent(v);
+        if (Math.abs(v) < 0.0001) return "< 0.01";
+        const p = Number((v * 100).toPrecision(2));
+        return rounded(p, 2);
+      });
+    }
+    if (unit === "count") return style("", function (v) { return significant(v, Number.isInteger(v) ? 12 : 4); });
+    // Ids are read, not summed: no thousands marks.
+    if (unit === "none" || !unit) return style("", function (v) { return Number.isInteger(v) ? String(v) : significant(v, Math.abs(v) < 1 ? 3 : 4); });
+    if (unit === "x") return style("x", factor);
+    if (top === 0) return style("", function () { return "0"; });
+    scale = scale || scaleOf(top, unit);
     // Small whole numbers of the unit itself stay whole.
-    const places = whole && scale[0] === 1 ? 0 : Math.max(0, Math.min(3, 3 - Math.floor(Math.log10(Math.max(top / scale[0], 1e-9)))));
-    return {
-      unit: scale[1],
-      figures: figures,
-      text: function (v) {
-        const known = other(v);
-        if (known !== null) return known;
-        const scaled = v / scale[0];
-        // A figure that the column's decimals would squash keeps two digits of its own.
-        if (scaled !== 0 && Math.abs(scaled) < 0.001) return quantity(v, unit);
-        if (scaled !== 0 && places > 0 && Math.abs(scaled) < Math.pow(10, 1 - places)) return rounded(scaled, 2);
-        return grouped(scaled.toFixed(places));
-      },
-    };
+    const least = whole && scale[0] === 1 ? 0 : Math.max(0, Math.min(3, 3 - Math.floor(Math.log10(Math.max(top / scale[0], 1e-9)))));
+    return style(scale[1], function (v) {
+      const scaled = v / scale[0];
+      if (scaled === 0) return "0";
+      // A figure that would be nothing but zeros has a unit of its own.
+      if (Math.abs(scaled) < 0.001) return quantity(v, unit);
+      return grouped(scaled.toFixed(whole && scale[0] === 1 ? 0 : places(Math.abs(scaled), least)));
+    });
   }
 
   /** A time from the start of the step, with its sign. */
   function offset(ns) {
+    if (Math.round(ns) === 0) return AP.glued("0 ms");
     return (ns < 0 ? "−" : "+") + quantity(Math.abs(Math.round(ns)), "ns");
   }
 
+  /** A share of a whole; what is left of tiny ones says nothing. */
+  function share(value) {
+    return value > 0 && value < 0.0001 ? "< 0.01\u00a0%" : quantity(value, "ratio");
+  }
+
+  /** A value at an axis. */
+  function tick(value) { return minus(significant(value)); }
+
   AP.format = {
-    offset: offset,
-    significant: significant, quantity: quantity, percent: percent, written: written, columnStyle: columnStyle, scaleOf: scaleOf };
+    offset: offset, share: share, tick: tick,
+    significant: significant, quantity: quantity, percent: percent, written: written, columnStyles: columnStyles, scaleOf: scaleOf };
 })();

@@ -36,6 +36,7 @@
   /** Paper is light and shows all rows of a table. */
   AP.print = function (on) {
     document.querySelectorAll("figure.table").forEach(function (f) { if (on) f.unfold(); else f.fold(); });
+    AP.fitTables(on);
     printing = on;
     AP.applyTheme();
   };

@@ -224,7 +224,7 @@
       h("div", { class: "section-head" }, h("h2", null, standing(section), AP.t("section." + section.key)), rankChoice(shifting)),
       section.findings.length ? h("ul", { class: "refs" }, section.findings.map(function (n) {
         const finding = AP.data.findings[n - 1];
-        return h("li", null, h("a", { href: "#finding-" + n, class: "sev-" + finding.severity }, h("span", { class: "n" }, n), AP.w(finding.title)));
+        return h("li", null, h("a", { href: "#finding-" + n, class: "sev-" + finding.severity }, h("span", { class: "n" }, n), h("span", null, AP.w(finding.title))));
       })) : null,
       reasons(section),
       charts,

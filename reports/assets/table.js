@@ -5,6 +5,7 @@
   const MOST_ROWS = 2000; // More rows than this in the document make the browser slow; searching narrows them down.
 
   const MOST_BREAKABLE = 400;
+  const SHAPES = /shapes$/;
   const LONG = 90; // Texts longer than this are cut to two lines; a click, Enter or the space bar shows all of them.
 
   function compare(a, b) {
@@ -75,10 +76,34 @@
     return lines.join("\n") + "\n";
   }
 
-  /** A long name that breaks where its words end; copied, it is as it was. */
+  // A function of C++ with its namespaces and template arguments: [before, its own name, behind].
+  const QUALIFIED = /^((?:void\s+)?(?:(?:\w+|\(anonymous namespace\))::)*)(\w+)([<(].*)?$/;
+
+  /** A long name that breaks where its words end, so that few columns need a wide place; copied, it is as it was. */
   function breakable(text) {
-    if (!text || text.length > MOST_BREAKABLE) return text;
-    return text.match(/[^_:;,<(/]+[_:;,<(/]*|[_:;,<(/]+/g).map(function (part, i) { return i ? [h("wbr"), part] : part; });
+    if (!text) return text;
+    const found = /^void\s|</.test(text) && QUALIFIED.exec(text);
+    if (!found) return broken(text);
+    return [found[1], found[2], found[3]].map(function (part, i) { return part && (i === 1 ? broken(part) : h("span", { class: i ? "muted" : "muted before" }, broken(part))); });
+  }
+
+  function broken(text) {
+    if (text.length > MOST_BREAKABLE) return [broken(text.slice(0, MOST_BREAKABLE)), text.slice(MOST_BREAKABLE)];
+    return text.split(/(\s+)/).map(function (word) {
+      if (word.length < 13) return word;
+      return word.match(/[^_:;,</.=|-]+[_:;,/.=|-]*|[_:;,</.=|-]+/g).map(function (part, i) { return [i ? h("wbr") : null, humps(part)]; });
+    });
+  }
+
+  /** A long word of several (MaxPoolGradWithArgmax) breaks between them. */
+  function humps(word) {
+    if (word.length < 18) return word;
+    return word.replace(/([a-z0-9])(?=[A-Z][a-z])/g, "$1\u0000").split("\u0000").map(function (part, i) { return [i ? h("wbr") : null, part]; });
+  }
+
+  /** Shapes end with a semicolon for each argument that is no tensor. */
+  function ofTensors(text) {
+    return text.replace(/;+$/, "") || "–";
   }
 
   /** A long text, two lines of it until it is asked for. It stays text that can be marked and copied. */
@@ -135,21 +160,26 @@
     const hidden = options.hide || [];
     // A column without a single known cell is named below the table instead of filling it with dashes.
     const absent = table.columns.filter(function (c) { return table.rows > 0 && !known(c); });
-    const columns = table.columns
+    const readers = table.columns
       .filter(function (c) { return hidden.indexOf(c.name) < 0 && absent.indexOf(c) < 0; })
-      .map(function (c) {
-        const reader = AP.reader(c);
-        return { reader: reader, style: AP.format.columnStyle(reader, table.rows) };
-      });
+      .map(AP.reader);
+    const styles = AP.format.columnStyles(readers, table.rows, table.name);
+    const columns = readers.map(function (reader, i) { return { reader: reader, style: styles[i] }; });
     const bars = barScale(columns, table.rows);
     const named = table.name === "top-kernels" && columns.find(function (c) { return c.reader.name === "name"; });
     const kernels = named ? named.reader : null;
+    let folded = new Set(); // numbers of columns that do not stand
+    let isPaper = false; // which cannot be clicked: all rows within reason are there, and no column beyond its edge
     const body = h("tbody");
+    const headRow = h("tr");
     const scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": AP.w(table.title) });
     const count = h("span", { class: "count", "aria-live": "polite" });
     const more = h("button", { class: "quiet more", type: "button" });
+    const others = h("button", { class: "quiet more columns", type: "button" });
+    const othersNamed = h("span", { class: "count" });
     const heads = columns.map(function (c) {
-      const label = [AP.w(c.reader.title), c.style.unit ? h("span", { class: "unit" }, " " + c.style.unit) : null];
+      const title = AP.w(c.reader.title);
+      const label = [title, c.style.unit ? h("span", { class: "unit" }, " " + c.style.unit) : null];
       const button = h("button", {
         type: "button", class: "head", title: AP.t("ui.sort_hint"),
         on: {
@@ -161,30 +191,42 @@
             draw();
           },
         },
-      }, h("span", { class: "head-text" }, label), h("span", { class: "arrow", "aria-hidden": "true" }));
+      }, h("span", { class: "head-text" + (!c.style.figures && isWider(c, title.length) ? " line" : "") }, label), h("span", { class: "arrow", "aria-hidden": "true" }));
       return h("th", { scope: "col", class: c.style.figures ? "figure" : null }, button);
     });
 
+    /** Whether a cell of a column is longer than its heading, which then stands on one line. */
+    function isWider(c, length) {
+      for (let row = 0; row < Math.min(table.rows, 40); row++) if (c.style.text(c.reader.get(row)).length > length) return true;
+      return false;
+    }
+
     function draw() {
       const order = arranged(columns, table.rows, state);
-      const limit = state.all ? MOST_ROWS : FIRST_ROWS;
+      const all = isPaper ? table.rows <= 500 : state.all;
+      const limit = all ? MOST_ROWS : FIRST_ROWS;
       const ids = new Set();
+      const open = columns.map(function (c, i) { return i; }).filter(function (i) { return !folded.has(i); });
       heads.forEach(function (head, i) {
         const sorted = columns[i].reader.name === state.sort;
         head.setAttribute("aria-sort", sorted ? (state.down ? "descending" : "ascending") : "none");
       });
+      headRow.replaceChildren.apply(headRow, open.map(function (i) { return heads[i]; }));
       body.replaceChildren.apply(body, order.slice(0, limit).map(function (row) {
         const id = kernels && AP.kernelId(String(kernels.key(row)));
         const first = id && !ids.has(id);
         if (first) ids.add(id);
-        return h("tr", { id: first ? id : null }, columns.map(function (c, i) { return cellOf(c, row, i); }));
+        return h("tr", { id: first ? id : null }, open.map(function (i) { return cellOf(columns[i], row, i); }));
       }));
-      if (!order.length) body.append(h("tr", null, h("td", { colspan: columns.length, class: "empty" }, AP.t("ui.no_match"))));
+      if (!order.length) body.append(h("tr", null, h("td", { colspan: open.length, class: "empty" }, AP.t("ui.no_match"))));
       const shown = Math.min(limit, order.length);
       count.textContent = shown < table.rows ? AP.t("ui.rows", { shown: shown, count: AP.format.significant(table.rows, 12) }) : "";
       more.hidden = order.length <= FIRST_ROWS;
-      scroll.classList.toggle("all", state.all && order.length > FIRST_ROWS);
-      more.textContent = state.all ? AP.t("ui.fewer_rows") : AP.t("ui.all_rows", { count: AP.format.significant(Math.min(order.length, MOST_ROWS), 12) });
+      scroll.classList.toggle("all", all && order.length > FIRST_ROWS);
+      more.textContent = all ? AP.t("ui.fewer_rows") : AP.t("ui.all_rows", { count: AP.format.significant(Math.min(order.length, MOST_ROWS), 12) });
+      others.hidden = !folded.size && !state.wide;
+      others.textContent = state.wide && !isPaper ? AP.t("ui.fewer_columns") : AP.t("ui.more_columns");
+      othersNamed.textContent = Array.from(folded).sort(function (a, b) { return a - b; }).map(function (i) { return AP.w(columns[i].reader.title); }).join(" · ");
     }
 
     function cellOf(c, row, i) {
@@ -193,10 +235,14 @@
       const props = { class: (c.style.figures ? "figure" : "word") + (unknown ? " unknown" : "") };
       if (unknown) props.title = AP.t("ui.unknown");
       let content = c.style.text(value);
+      if (!c.style.figures && SHAPES.test(c.reader.name)) content = ofTensors(content);
       if (!c.style.figures && content.length > 32) {
         props.class += " long";
         content = content.length > LONG ? clamped(content) : breakable(content);
-      } else if (!c.style.figures && content.length > 14) props.class += " phrase";
+      } else if (!c.style.figures && content.length > 14) {
+        props.class += " phrase";
+        content = breakable(content);
+      }
       if (bars[c.reader.name] && typeof value === "number") {
         const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
         props.style = { "--fill": (share * 100).toFixed(1) + "%" };
@@ -216,6 +262,11 @@
       AP.save();
       draw();
     });
+    others.addEventListener("click", function () {
+      state.wide = !state.wide;
+      AP.save();
+      AP.fitTable(ruler);
+    });
     const search = table.rows > FIRST_ROWS && h("input", {
       type: "search", placeholder: AP.t("ui.search"), "aria-label": AP.t("ui.search") + AP.t("ui.colon") + AP.w(table.title), value: state.query,
       on: { input: function (e) { state.query = e.target.value; AP.save(); draw(); } },
@@ -224,26 +275,35 @@
       type: "button", class: "quiet",
       on: { click: function (e) { AP.copy(csv(columns, arranged(columns, table.rows, state)), e.currentTarget); } },
     }, AP.t("ui.copy_csv"));
-    draw();
     const name = AP.w(table.title);
-    scroll.append(h("table", null, h("caption", { class: "off" }, name), h("thead", null, h("tr", null, heads)), body));
-    const figure = h("figure", { class: "table", "data-table": table.name },
+    const node = h("table", null, h("caption", { class: "off" }, name), h("thead", null, headRow), body);
+    const ruler = AP.keepToWidth(table, columns, {
+      scroll: scroll, table: node,
+      show: function (out) { folded = out; draw(); },
+      widths: function () { return heads.map(function (head) { return head.offsetWidth; }); },
+      sorted: function () { return columns.findIndex(function (c) { return c.reader.name === state.sort; }); },
+      wide: function () { return Boolean(state.wide) && !isPaper; },
+      count: function () { return columns.length - folded.size; },
+    });
+    draw();
+    scroll.append(node);
+    const figure = h("figure", { class: "table", "data-table": table.name }, ruler,
       h("div", { class: "table-head" },
         h("h3", null, name, options.rank !== undefined ? h("span", { class: "of" }, " · " + AP.rankName(options.rank)) : null),
         h("div", { class: "tools" }, search, copy)),
       table.note ? h("p", { class: "note" }, AP.w(table.note)) : null,
       options.above,
       scroll,
-      h("div", { class: "table-foot" }, count, more),
+      h("div", { class: "table-foot" }, count, more, others, othersNamed),
       absent.length && table.section !== "quality" ? h("p", { class: "note" }, AP.t("ui.not_in_data") + AP.t("ui.colon") + absent.map(function (c) { return AP.w(c.title); }).join(AP.t("ui.comma"))) : null);
-    // Paper cannot be clicked: all rows within reason are there when printing.
     figure.unfold = function () {
-      const before = state.all;
-      state.all = table.rows <= 500;
+      isPaper = true;
       draw();
-      state.all = before;
     };
-    figure.fold = draw;
+    figure.fold = function () {
+      isPaper = false;
+      draw();
+    };
     figure.showAll = function () {
       Object.assign(state, { all: true, query: "" });
       if (search) search.value = "";

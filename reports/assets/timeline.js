@@ -195,7 +195,7 @@
       over.selection(c, hover, pinned, input.drag(), chosen);
       over.arrows(c, pinned);
       const share = tally.all ? tally.exact / tally.all : 1;
-      said.textContent = AP.t("timeline.window", { from: AP.format.offset(view.from), to: AP.format.offset(view.to) }) + " (" + q(Math.round(view.to - view.from), "ns") + ")";
+      said.textContent = AP.t("timeline.window", { from: AP.format.offset(view.from), to: AP.format.offset(view.to) }) + " · " + q(Math.round(view.to - view.from), "ns");
       detail.textContent = !model.runs ? AP.t("timeline.all_exact") : tally.exact === tally.all ? AP.t("timeline.exact_here")
         : AP.t("timeline.merged_here", { exact: AP.format.significant(tally.exact, 12), all: AP.format.significant(tally.all, 12), share: q(share, "ratio") });
       tellBands();

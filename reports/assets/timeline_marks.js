@@ -21,7 +21,7 @@
   }
 
   function chip(b) {
-    return h("li", null, h("a", { href: "#finding-" + b.n, class: "sev-" + b.severity }, h("span", { class: "n" }, MARK[b.severity] + " " + b.n), AP.w(b.title)));
+    return h("li", null, h("a", { href: "#finding-" + b.n, class: "sev-" + b.severity }, h("span", { class: "n" }, MARK[b.severity] + " " + b.n), h("span", null, AP.w(b.title))));
   }
 
   AP.timelineBands = { MARK: MARK, of: bandsOf, distinct: distinct, chip: chip };

@@ -211,7 +211,7 @@ def test_hovering_the_timeline_tells_the_interval(page: Browser) -> None:
 def test_evidence_leads_into_the_timeline(page: Browser) -> None:
     click(page, "#finding-1 .evidence button")
 
-    assert "(2.699 ms)" in page.run("document.querySelector('.timeline .table-foot output').textContent").replace(
+    assert "· 2.699 ms" in page.run("document.querySelector('.timeline .table-foot output').textContent").replace(
         "\u00a0", " "
     )  # one hundredth of 134.9 ms on each side
 

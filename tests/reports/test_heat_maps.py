@@ -91,6 +91,31 @@ def test_a_small_job_shows_every_pair(browser: Browser, tmp_path: Path, scheme: 
     assert not any(one["overflow"] or one["labels"] for one in found.values())
 
 
+def test_a_map_of_many_links_is_drawn_where_one_of_them_is_slow(browser: Browser, tmp_path: Path) -> None:
+    """A map of hundreds of links that all run as they should would be a large picture of nothing."""
+    said = {}
+    for lowest in (0.95, 0.85):
+        pairs = [(a, b) for a in range(32) for b in range(32) if a != b]
+        ratios: list[Cell] = [lowest if pair == (3, 5) else 1.02 for pair in pairs]
+        matrix = table("link-matrix", {
+            "src": ([str(a) for a, _ in pairs], "none"),
+            "dst": ([str(b) for _, b in pairs], "none"),
+            "ratio": (ratios, "ratio"),
+        })  # fmt: skip
+        job = Outcome(analyzer="ranks", status="done", scope="job", tables=(matrix,))
+        path = tmp_path / f"{lowest}.html"
+        write_html(build(Run(traces=(_samples.trace(0),), label="job"), [job], (), lang="en"), path)
+        said[lowest] = grids(browser, path)["Links against their peers"]
+        said[lowest]["note"] = browser.run("document.querySelector('figure[data-chart=\"heat\"] .note')?.textContent")
+
+    assert said[0.95]["cells"] == 0
+    assert str(said[0.95]["note"]).replace("\u00a0", " ") == (
+        "992 transfers between ranks; none is below 90 % of the usual rate of like links (lowest: 95 %)."
+    )
+    assert said[0.85]["cells"] == 992
+    assert said[0.85]["note"] is None
+
+
 def test_a_thousand_ranks_are_put_together(browser: Browser, tmp_path: Path) -> None:
     found = grids(browser, report(tmp_path / "report.html", 1024))
 

@@ -103,6 +103,13 @@ def test_english_is_what_was_written() -> None:
     assert spoken("", "zh") == ""
 
 
+def test_a_phrase_with_a_meaning_of_its_own_in_a_column_has_its_english() -> None:
+    """`unit/count` is how the book finds it, and no word that a reader should see."""
+    keys = re.compile("(?:{})/".format("|".join(map(re.escape, {*PHRASE_COLUMNS, "unit"}))))
+    assert phrase("count", "unit") == Words("count", "个")
+    assert {key: words.en for key, words in phrases().items() if keys.match(key) and words.en == key} == {}
+
+
 def test_every_place_for_a_part_has_its_part() -> None:
     assert len(book._patterns()) > 100  # it checks them
     for key, words in phrases().items():
