@@ -8,7 +8,15 @@ report = ap.analyze(run)  # outcomes of all analyzers
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11) and os.environ.get("PYTHONSAFEPATH") and sys.argv[:1] == ["-m"]:
+    # What Python 3.11 does for this variable. Under `python -m` this package is imported before the module that is run,
+    # so that no module of the current folder has been taken for one of the standard library yet.
+    if sys.path[:1] == [os.getcwd()]:
+        del sys.path[0]
 
 __version__ = "0.1.0"
 

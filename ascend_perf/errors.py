@@ -57,6 +57,12 @@ def _error(kind: type[AscendPerfError], what: str, hint: str) -> AscendPerfError
     return kind(what, hint=hint)
 
 
+def first_line(error: BaseException, length: int = 300) -> str:
+    """What an error of other code says, to be quoted in one of ours: its first line, its kind when it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0][:length] if text else type(error).__name__
+
+
 def not_writable(path: Path, error: OSError) -> UsageError:
     """The error of a file that the system does not let us write."""
     return UsageError(f"{path} cannot be written: {error.strerror or error}", hint="choose another -o")

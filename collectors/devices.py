@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import ascend_perf
-from ascend_perf.errors import MachineError
+from ascend_perf.errors import MachineError, first_line
 
 DeviceType = Literal["npu", "cuda", "cpu"]
 ORDER: Final[tuple[DeviceType, ...]] = ("npu", "cuda", "cpu")
@@ -117,7 +117,7 @@ def seen_here() -> Inventory:
         raise MachineError("torch is not installed", hint=INSTALL_TORCH) from error
     except (ImportError, RuntimeError, OSError) as error:
         raise MachineError(
-            f"torch cannot be imported: {_first_line(error)}",
+            f"torch cannot be imported: {first_line(error)}",
             hint="source set_env.sh of the CANN toolkit, or use --device cpu",
         ) from error
     devices: list[SeenDevice] = []
@@ -130,7 +130,7 @@ def seen_here() -> Inventory:
             count = backend.device_count() if backend.is_available() else 0
             devices += [_accelerator(backend, kind, index) for index in range(count)]
         except (RuntimeError, OSError) as error:
-            problems.append(f"{kind}: {_first_line(error)}")
+            problems.append(f"{kind}: {first_line(error)}")
             continue
         if kind == "npu" and not count:
             problems.append("npu: torch_npu is there but sees no device: check the driver and /dev/davinci*")
@@ -175,7 +175,8 @@ def probe() -> Inventory:
 def safe_path() -> dict[str, str]:
     """Variable for processes of ours: a http.py or profile.py in the user's folder is not taken for Python's own.
 
-    From Python 3.11 on. A checkout of ours that is not installed is found by its folder, which then must stay in.
+    Python 3.10 does not know it; `ascend_perf/__init__.py` obeys it there. A checkout of ours that is not installed is
+    found by its folder, which then must stay in.
     """
     is_checkout = Path(ascend_perf.__file__).parents[1] == Path.cwd()
     return {} if is_checkout else {"PYTHONSAFEPATH": "1"}
@@ -242,11 +243,6 @@ def _host_memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not POSIX
         return None
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def main(arguments: Sequence[str] = ()) -> int:

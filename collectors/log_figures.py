@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from ascend_perf.collectors._patience import patience
-from ascend_perf.errors import InputError
+from ascend_perf.errors import InputError, first_line
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.table import NULL, Kind, Table
 from ascend_perf.model.tables import TRAINING_SERIES
@@ -92,7 +92,7 @@ def expressions_of(path: Path) -> Expressions:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check the path") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, a date that is none
-        raise InputError(f"{path.name} is no YAML: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path.name} is no YAML: {first_line(error)}") from error
     return checked_expressions(made, path.name)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from ascend_perf.errors import InputError
+from ascend_perf.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -164,7 +164,7 @@ def decode_one(data: bytes, name: str = "picture") -> Image:
     except Image.UnidentifiedImageError as error:
         raise InputError(f"{name} is no picture that Pillow knows", hint="remove it from the folder") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = first_line(error, 200)
         raise InputError(f"{name} is a broken picture: {reason}", hint="remove it from the folder") from error
 
 

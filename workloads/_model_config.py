@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ascend_perf.errors import InputError
+from ascend_perf.errors import InputError, first_line
 from ascend_perf.model.finding import Words
 from ascend_perf.workloads._encoder_shape import EncoderShape
 from ascend_perf.workloads._model_shape import ModelShape
@@ -116,7 +116,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     try:
         raw = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:120] if not isinstance(error, RecursionError) else "nested too deeply"
+        reason = first_line(error, 120) if not isinstance(error, RecursionError) else "nested too deeply"
         raise InputError(f"{path.name}: not JSON: {reason}") from error
     if not isinstance(raw, dict):
         raise InputError(f"{path.name}: expected an object, found {type(raw).__name__}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_perf.errors import InputError, MachineError
+from ascend_perf.errors import InputError, MachineError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ class FileTokenizer:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception
-            reason = str(error).splitlines()[0][:200]
+            reason = first_line(error, 200)
             raise InputError(f"{path.name} is not a tokenizer that tokenizers reads: {reason}") from error
         self.size = int(self._tokenizer.get_vocab_size())
         ends = map(self._tokenizer.token_to_id, END_NAMES)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ascend_perf.errors import InputError, MachineError, UsageError
+from ascend_perf.errors import InputError, MachineError, UsageError, first_line
 
 MAX_BYTES: Final = (1 << 31) - 1
 """Of the file and of its external data together: what protobuf can write again."""
@@ -178,7 +178,7 @@ def read_model(path: Path) -> Any:
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:  # ValueError: text that is not UTF-8
-        first = str(error).strip().splitlines()[0][:300]
+        first = first_line(error)
         if "topologically sorted" not in first:  # told below, with the names
             raise InputError(f"{path.name} is not a valid ONNX model: {first}", hint="export it again") from error
     return model

@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from ascend_perf.errors import MachineError
+from ascend_perf.errors import MachineError, first_line
 
 
 @click.command("serve")
@@ -76,5 +76,5 @@ def command(
         if "out of memory" not in str(error) and "not enough memory" not in str(error):
             raise
         hint = "choose a smaller preset, or smaller --set cache_tokens and --set prefill_tokens"
-        raise MachineError(str(error).splitlines()[0][:300], hint=hint) from error
+        raise MachineError(first_line(error), hint=hint) from error
     click.echo(f"ended; {left} requests were given up" if left else "ended; every request was answered")
