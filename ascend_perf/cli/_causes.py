@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +56,11 @@ def explanations(
             )))  # fmt: skip
             continue
         progress(f"comparing the traces of {name}")
-        found.append(_explained(before[name], after[name], base.folder, head.folder))
+        found.append(replace(
+            _explained(before[name], after[name], base.folder, head.folder),
+            simulated=any(row.simulated for row in verdict.rows if row.benchmark == name),
+            measured_side=next((row.measured_side for row in verdict.rows if row.benchmark == name), None),
+        ))  # fmt: skip
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from ascend_perf.errors import not_obeyed
 from ascend_perf.gate import texts
@@ -21,6 +21,7 @@ MAX_BYTES: Final = 60_000
 MAX_ANNOTATIONS: Final = 10
 """GitHub shows ten errors and ten warnings of a step."""
 MAX_DETAILS: Final = 12
+SIDES: Final[tuple[Literal["base", "head"], ...]] = ("base", "head")
 
 _URL: Final = re.compile(r"https?://[^\s()<>\[\]\"'`|\\]+")
 
@@ -75,7 +76,7 @@ def _icon(verdict: Verdict) -> str:
 
 
 def _origin(verdict: Verdict, lang: Lang) -> str:
-    facts = verdict.head.fingerprint
+    facts, colon = verdict.head.fingerprint, texts.COLONS[lang]
     machine = [facts.get(name) for name in ("chip", "chip_count", "cann", "cuda", "torch", "torch_npu")]
     named = [
         f"{label} {fact}" if label else str(fact)
@@ -85,9 +86,9 @@ def _origin(verdict: Verdict, lang: Lang) -> str:
     lines = [
         f"**{say(_WORDS['base'], lang)}** {_commit(verdict.base, lang)} → "
         f"**{say(_WORDS['head'], lang)}** {_commit(verdict.head, lang)}",
-        f"{say(_WORDS['machine'], lang)}: {markdown(', '.join(named)) or say(_WORDS['unknown'], lang)} · "
-        f"{say(_WORDS['launches'], lang)}: {_numbers(verdict.base)} + {_numbers(verdict.head)} · "
-        f"{say(_WORDS['interval'], lang)}: {significant(verdict.confidence * 100)} %",
+        f"{say(_WORDS['machine'], lang)}{colon}{markdown(', '.join(named)) or say(_WORDS['unknown'], lang)} · "
+        f"{say(_WORDS['launches'], lang)}{colon}{_numbers(verdict.base)} + {_numbers(verdict.head)} · "
+        f"{say(_WORDS['interval'], lang)}{colon}{significant(verdict.confidence * 100)} %",
     ]
     return "  \n".join(lines)
 
@@ -112,12 +113,12 @@ def _table(rows: Sequence[Row], lang: Lang) -> str:
     for row in rows[:MAX_ROWS]:
         why = markdown(say(row.reason, lang), 1000)
         if row.rank_test is not None and row.outcome in ("regression", "inconclusive", "warning", "improved"):
-            why += f" ({say(_WORDS['p'], lang)}: p {significant(row.rank_test.p_value, 2)})"
+            why += f" ({say(_WORDS['p'], lang)}{texts.COLONS[lang]}p {significant(row.rank_test.p_value, 2)})"
         cells = (
             markdown(row.benchmark, 120) or "—", markdown(row.name, 80),
             f"**{say(texts.OUTCOMES[row.outcome], lang)}**",
-            texts.figure(row, "base", lang), texts.figure(row, "head", lang), texts.change(row),
-            texts.interval(row), why,
+            texts.figure(row, "base", lang), texts.figure(row, "head", lang),
+            texts.of_both(texts.change(row), row, lang), texts.of_both(texts.interval(row), row, lang), why,
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     if len(rows) > MAX_ROWS:
@@ -126,12 +127,15 @@ def _table(rows: Sequence[Row], lang: Lang) -> str:
 
 
 def _explained(one: Explanation, lang: Lang) -> str:
-    title = f"**{say(_WORDS['explained'], lang)}: {markdown(one.benchmark, 120)}**"
+    title = f"**{say(_WORDS['explained'], lang)}{texts.COLONS[lang]}{markdown(one.benchmark, 120)}**"
     if one.missing is not None:
         return f"{title}\n\n{markdown(say(one.missing, lang), 1000)}"
-    heads = ("node", "base", "head", "change", "calls")
-    lines = [title, "", f"| {' | '.join(say(_WORDS[name], lang) for name in heads)} |",
-             "| --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    heads = [
+        say(_WORDS["node"], lang),
+        *(texts.bracketed(say(_WORDS[side], lang), texts.simulated(one, side), lang) for side in SIDES),
+        *(texts.bracketed(say(_WORDS[name], lang), texts.simulated(one), lang) for name in ("change", "calls")),
+    ]
+    lines = [title, "", f"| {' | '.join(heads)} |", "| --- | ---: | ---: | ---: | ---: |"]
     for node in one.nodes:
         sign = "+" if node.delta_ns >= 0 else "-"
         calls = [significant(count) for count in (node.base_count, node.head_count)]
@@ -148,7 +152,8 @@ def _details(row: Row, lang: Lang) -> str:
         lines.append(f"... {len(row.details) - MAX_DETAILS}")
     # Four spaces make code that no text inside can end; a fence could be closed by one.
     code = "\n".join(f"    {line}" for line in lines)
-    return f"{markdown(texts.title(row, lang))}\n\n{code}"
+    about = texts.bracketed(texts.title(row, lang), texts.simulated(row), lang)
+    return f"{markdown(about)}\n\n{code}"
 
 
 def _folded(title: str, body: str) -> str:
@@ -194,10 +199,11 @@ def summary(verdict: Verdict, lang: Lang = "en") -> str:
     lines = [say(texts.VERDICTS[verdict.outcome], lang)]
     for row in verdict.rows:
         if row.outcome != "pass":
-            lines.append(f"  {texts.title(row, lang)}; {texts.message(row, lang)}")
+            lines.append(f"  {texts.title(row, lang)}{texts.SEMICOLONS[lang]}{texts.message(row, lang)}")
             lines += [f"      {texts.clean(line, 160)}" for line in row.details[:5]]
     for one in verdict.explanations:
-        lines.append(f"  {say(_WORDS['explained'], lang)}: {texts.clean(one.benchmark)}")
+        about = texts.bracketed(texts.clean(one.benchmark), texts.simulated(one), lang)
+        lines.append(f"  {say(_WORDS['explained'], lang)}{texts.COLONS[lang]}{about}")
         if one.missing is not None:
             lines.append(f"      {say(one.missing, lang)}")
         lines += [

@@ -92,6 +92,8 @@ def _explanation(one: Explanation) -> dict[str, object]:
     return {
         "benchmark": one.benchmark,
         "missing": None if one.missing is None else _words(one.missing),
+        "simulated": one.simulated,
+        "measured_side": one.measured_side,
         "nodes": [
             {"name": node.name, "base_ns": node.base_ns, "head_ns": node.head_ns, "delta_ns": node.delta_ns,
              "base_count": node.base_count, "head_count": node.head_count}
@@ -126,7 +128,7 @@ def junit(verdict: Verdict, lang: Lang = "en") -> bytes:
                 found.text = "\n".join(texts.clean(line) for line in row.details)
             else:
                 ET.SubElement(case, "system-out").text = (
-                    f"{texts.say(texts.OUTCOMES[row.outcome], lang)}: {texts.message(row, lang)}"
+                    f"{texts.say(texts.OUTCOMES[row.outcome], lang)}{texts.COLONS[lang]}{texts.message(row, lang)}"
                 )
         for name, count in counts.items():
             suite.set(name, str(count))
@@ -151,12 +153,12 @@ def sarif(verdict: Verdict, where: str, lang: Lang = "en") -> dict[str, object]:
         level = "warning" if verdict.warn_only else _LEVELS.get(row.outcome, "error")
         result: dict[str, object] = {
             "ruleId": f"gate/{row.kind}", "ruleIndex": kinds.index(row.kind), "level": level,
-            "message": {"text": f"{texts.title(row, lang)}. {texts.message(row, lang)}"},
+            "message": {"text": texts.sentence(row, lang)},
             "locations": [{"physicalLocation": {
                 "artifactLocation": {"uri": _uri(where), "uriBaseId": "%SRCROOT%"}, "region": {"startLine": 1},
             }}],
             "partialFingerprints": {"ascendPerfGate/v1": fingerprint(row)},
-            "properties": {"outcome": row.outcome},
+            "properties": {"outcome": row.outcome, "simulated": row.simulated, "measuredSide": row.measured_side},
         }  # fmt: skip
         if row.outcome == "allowed":
             until = "" if row.until is None else row.until.isoformat()
@@ -192,7 +194,7 @@ def code_quality(verdict: Verdict, where: str, lang: Lang = "en") -> list[dict[s
     return [
         {
             "type": "issue", "check_name": f"ascend-perf/gate/{row.kind}", "categories": ["Performance"],
-            "description": f"{texts.title(row, lang)}. {texts.message(row, lang)}", "fingerprint": fingerprint(row),
+            "description": texts.sentence(row, lang), "fingerprint": fingerprint(row),
             "severity": "info" if verdict.warn_only else _SEVERITIES[row.outcome],
             "location": {"path": where.replace("\\", "/").lstrip("/"), "lines": {"begin": 1}},
         }

@@ -102,6 +102,10 @@ class Explanation:
     benchmark: str
     nodes: tuple[Node, ...] = ()
     missing: Words | None = None
+    simulated: bool = False
+    """One side at least is simulated."""
+    measured_side: Literal["base", "head"] | None = None
+    """The side of a simulated explanation that was measured nevertheless."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from ascend_perf.gate.outcome import Decision, Outcome, Row
+from ascend_perf.gate.outcome import Decision, Explanation, Outcome, Row
 from ascend_perf.model.finding import Words
 from ascend_perf.units import format_quantity, significant
 
 Lang = Literal["en", "zh"]
+COLONS: Final[Mapping[Lang, str]] = {"en": ": ", "zh": "："}
+SEMICOLONS: Final[Mapping[Lang, str]] = {"en": "; ", "zh": "；"}
 
 MAX_TEXT: Final = 500
 """A longer text from a file is cut."""
@@ -41,6 +43,10 @@ VERDICTS: Final[Mapping[Decision, Words]] = {
 }
 
 SIMULATED: Final = Words("simulated", "仿真")
+OF_ONE_SIDE: Final[Mapping[str, Words]] = {
+    "base": Words("base simulated", "BASE 为仿真"), "head": Words("head simulated", "HEAD 为仿真"),
+}
+"""Of figures that are made of both sides."""
 
 
 def say(words: Words, lang: Lang) -> str:
@@ -59,13 +65,28 @@ def markdown(text: object, most: int = MAX_TEXT) -> str:
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", clean(text, most))
 
 
+def bracketed(text: str, words: Words | None, lang: Lang) -> str:
+    """A text with a remark behind it, if there is one."""
+    if words is None:
+        return text
+    return f"{text}（{say(words, lang)}）" if lang == "zh" else f"{text} ({say(words, lang)})"
+
+
+def simulated(
+    of: Row | Explanation, side: Literal["base", "head", "both"] = "both"
+) -> Words | None:
+    """What a figure of one side, or of both, must be read with; None where nothing of it is simulated."""
+    if not of.simulated or side == of.measured_side:
+        return None
+    if of.measured_side is None or side != "both":
+        return SIMULATED
+    return OF_ONE_SIDE["head" if of.measured_side == "base" else "base"]
+
+
 def figure(row: Row, side: Literal["base", "head"], lang: Lang = "en") -> str:
     """The figure of a side with its unit; a simulated one says so."""
     value = row.base if side == "base" else row.head
-    if value is None:
-        return "—"
-    text = format_quantity(value, row.unit)
-    return f"{text} ({say(SIMULATED, lang)})" if row.simulated and side != row.measured_side else text
+    return "—" if value is None else bracketed(format_quantity(value, row.unit), simulated(row, side), lang)
 
 
 def change(row: Row) -> str:
@@ -84,6 +105,11 @@ def interval(row: Row) -> str:
     return " … ".join(f"{'-' if end < 0 else '+'}{significant(abs(end), 3)} %" for end in ends)
 
 
+def of_both(text: str, row: Row, lang: Lang) -> str:
+    """A figure that is made of both sides, such as the change; it says so where one is simulated."""
+    return text if text in ("—", "=") else bracketed(text, simulated(row), lang)
+
+
 def launches(row: Row) -> str:
     """Launches of both sides."""
     return "—" if row.interval is None else f"{row.interval.base_launches} + {row.interval.head_launches}"
@@ -92,14 +118,21 @@ def launches(row: Row) -> str:
 def title(row: Row, lang: Lang) -> str:
     """What a row is about, and how it ended."""
     about = " · ".join(part for part in (clean(row.benchmark), clean(row.name)) if part)
-    return f"{about}: {say(OUTCOMES[row.outcome], lang)}"
+    return f"{about}{COLONS[lang]}{say(OUTCOMES[row.outcome], lang)}"
 
 
 def message(row: Row, lang: Lang) -> str:
-    """The row in a sentence: figures, change, reason."""
+    """The row in a sentence: figures, change, reason; it says which side is simulated, whatever it holds of it."""
     parts = []
     if row.base is not None and row.head is not None and row.base != row.head:
         parts.append(f"{figure(row, 'base', lang)} -> {figure(row, 'head', lang)}"
                      + (f" ({change(row)})" if row.change_ratio else ""))  # fmt: skip
-    parts.append(say(row.reason, lang))
-    return "; ".join(parts)
+        parts.append(say(row.reason, lang))
+    else:
+        parts.append(bracketed(say(row.reason, lang), simulated(row), lang))
+    return SEMICOLONS[lang].join(parts)
+
+
+def sentence(row: Row, lang: Lang) -> str:
+    """Title and message."""
+    return f"{title(row, lang)}{'。' if lang == 'zh' else '. '}{message(row, lang)}"
