@@ -17,7 +17,7 @@ from ascend_perf.collectors import _msprof_options, _torch_options, _vllm, in_pr
 from ascend_perf.collectors._ascend_install import cann_roots, device_nodes, find_cann
 from ascend_perf.collectors._machine import Machine
 from ascend_perf.collectors._recorders import TWO_HINT, TWO_PROFILERS, UNDER_MSPROF
-from ascend_perf.collectors.devices import AUTOLOAD, installed_version
+from ascend_perf.collectors.devices import AUTOLOAD, INSTALL_TORCH, installed_version
 from ascend_perf.collectors.environment import ALLOWED, ALLOWED_PREFIXES
 from ascend_perf.device.launch_settings import check_environment
 from ascend_perf.errors import MachineError, UsageError
@@ -181,6 +181,8 @@ def _chosen(request: CollectRequest, here: Here) -> tuple[Collector, str]:
             raise MachineError(msprof.ABSENT, hint=msprof.ABSENT_HINT)
         return "msprof", ""
     if request.collector == "torch-npu":
+        if here.is_virtual and here.torch_version is None:  # torch_npu comes with the virtual device
+            raise MachineError("torch is not installed in this Python", hint=INSTALL_TORCH)
         if here.torch_npu_version is None:
             raise MachineError(
                 "torch_npu is not installed in this Python",

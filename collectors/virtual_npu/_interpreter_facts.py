@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import sys
 import sysconfig
@@ -29,6 +30,7 @@ def facts() -> dict[str, object]:
         "machine": platform.machine(),
         "torch": torch if folders else None,
         "torch_folder": folders[0] if folders else None,
+        "is_cuda_build": any(os.path.exists(os.path.join(one, "lib", "libtorch_cuda.so")) for one in folders),
         "missing": [name for name in ("numpy", "yaml") if importlib.util.find_spec(name) is None],
         "has_pip": importlib.util.find_spec("pip") is not None,
     }

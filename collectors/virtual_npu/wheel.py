@@ -42,6 +42,11 @@ _NO_NETWORK: Final = re.compile(
     r"Max retries exceeded|Network is unreachable|Could not fetch URL|SSLError|Read timed out|is being ignored"
 )
 
+NO_CUDA_BUILD_FROM: Final = (2, 13, 0)
+"""From this torch on, a CUDA build and torch_npu cannot be in one process: both register settings of the allocator by
+the same name (pinned_reserve_segment_size_mb), which torch refuses. Source: c10/core/AllocatorConfig.h, and seen with
+2.13.0; older ones were not tried."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
@@ -107,8 +112,15 @@ def interpreter_of(python: Path) -> Interpreter:
         raise MachineError(
             f"{name} has no torch", hint="pip install torch (the CPU build is enough: kernels compute nothing)"
         )
-    if torch_of(str(facts["torch"])) is None:
+    release = torch_of(str(facts["torch"]))
+    if release is None:
         raise MachineError(f"torch {facts['torch']} has no version number that torch-npu could be chosen by")
+    if facts["is_cuda_build"] and tuple(map(int, release.split("."))) >= NO_CUDA_BUILD_FROM:
+        raise MachineError(
+            f"torch {facts['torch']} of {name} is a CUDA build, in which torch_npu ends the process as it is imported",
+            hint="install the CPU build of the same torch, into a virtual environment of its own; pytorch.org names "
+            "the command",
+        )
     if facts["missing"]:
         packages = " ".join(_INSTALLED_NAMES.get(module, module) for module in facts["missing"])
         raise MachineError(f"torch_npu needs {packages}, which {name} does not have", hint=f"pip install {packages}")

@@ -86,6 +86,8 @@ def test_auto_falls_back_and_says_why(here: Here, collector: str, why: str) -> N
     [
         (PLAIN, "msprof", "msprof not found", 'run "source <CANN>/set_env.sh"'),
         (PLAIN, "torch-npu", "torch_npu is not installed", "pip install torch_npu"),
+        (replace(PLAIN, torch_version=None, has_npu=True, has_cann=True, is_virtual=True), "torch-npu",
+         "torch is not installed", "ascend-perf[torch]"),
         (replace(NPU, has_cann=False), "torch-npu", "CANN is missing", "source <CANN>/set_env.sh"),
         (replace(NPU, has_npu=False), "torch-npu", "no Ascend NPU visible", "/dev/davinci_manager"),
     ],

@@ -309,6 +309,7 @@ def test_this_interpreter() -> None:
 FACTS = {
     "implementation": "CPython", "python": "3.11.7", "python_tag": "cp311", "abi_tag": "cp311", "system": "Linux",
     "machine": "x86_64", "torch": "2.9.9+cpu", "torch_folder": "/opt/torch", "missing": [], "has_pip": True,
+    "is_cuda_build": False,
 }  # fmt: skip
 
 
@@ -320,6 +321,7 @@ FACTS = {
         ({"system": "Darwin", "machine": "arm64"}, "not in CPython on Darwin arm64", "container"),
         ({"implementation": "PyPy"}, "not in PyPy", "container"),
         ({"torch": "nightly"}, "torch nightly has no version number", ""),
+        ({"torch": "2.13.0", "is_cuda_build": True}, "torch 2.13.0 of python is a CUDA build", "install the CPU build"),
     ],
 )
 def test_what_an_interpreter_lacks(tmp_path: Path, changed: dict[str, object], what: str, hint: str) -> None:
@@ -334,7 +336,8 @@ def test_what_an_interpreter_lacks(tmp_path: Path, changed: dict[str, object], w
 
 def test_another_interpreter_is_asked_in_its_own_process(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{json.dumps(FACTS)}'\n", "utf-8")
+    older = {**FACTS, "is_cuda_build": True}  # of torch 2.9
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(older)}'\n", "utf-8")
     python.chmod(0o755)
     found = interpreter_of(python)
     assert (found.torch, found.torch_release, found.torch_folder) == ("2.9.9+cpu", "2.9.9", Path("/opt/torch"))
