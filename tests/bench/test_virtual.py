@@ -193,6 +193,7 @@ def test_a_shell_with_virtual_devices_of_its_own_measures_nothing(monkeypatch: p
 
 
 def test_collect_plans_for_virtual_devices_and_refuses_what_cannot_be(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     words = ["--device", "virtual-npu", "--world-size", "8", "--dry-run", "-o", str(tmp_path / "x")]
     done = CliRunner().invoke(collect_command, [*words, "--", "python", "train.py"])
     assert done.exit_code == 0, done.output
