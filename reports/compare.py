@@ -124,6 +124,7 @@ def page_document(comparison: Comparison, lang: Lang) -> dict[str, Json]:
     return {
         "lang": lang, "id": _identity(comparison), "focus": None, "label": _label(comparison),
         "generator": f"ascend-perf {__version__}", "origin": comparison.origin,
+        "mark": None if comparison.mark is None else pair(comparison.mark),
         "words": {"en": dict(catalogue("en")), "zh": dict(catalogue("zh"))},
         "lead": pair(comparison.lead), "main": pair(comparison.main),
         "bars_mark": None if (mark := _bars_mark(comparison.bars)) is None else pair(mark),
@@ -156,7 +157,7 @@ def markdown_text(comparison: Comparison, lang: Lang, *, rows: int = MAX_MARKDOW
     """The comparison as Markdown: answer, sides, step split, the first rows of each table."""
     texts = catalogue(lang)
     lines = [f"# {markdown(said(comparison.lead, lang))}", "", f"**{markdown(said(comparison.main, lang))}**", ""]
-    lines += [f"- {texts['md.origin']}{texts['ui.colon']}{texts[f'origin.{comparison.origin}']}"]
+    lines += [f"- {origin_line(comparison, lang)}"]
     lines += [_side_line(side, side is comparison.sides[0], lang) for side in comparison.sides]
     grave = any(one.is_grave for one in comparison.said)
     if comparison.said:
@@ -186,6 +187,13 @@ def _side_line(side: SideFacts, is_base: bool, lang: Lang) -> str:
     return f"- **{side.letter}**{base}{texts['ui.colon']}{markdown(side.label)} — {markdown(', '.join(what))}"
 
 
+def origin_line(comparison: Comparison, lang: Lang) -> str:
+    """Whether the data are measured, or which of them are not."""
+    texts = catalogue(lang)
+    said_so = texts["origin.measured"] if comparison.mark is None else said(comparison.mark, lang)
+    return f"{texts['md.origin']}{texts['ui.colon']}{said_so}"
+
+
 def _bars_mark(bars: Sequence[StepBar]) -> Words | None:
     return simulated_mark([bar.letter for bar in bars], [bar.letter for bar in bars if bar.mark is not None])
 
@@ -204,9 +212,10 @@ def _split_lines(bars: Sequence[StepBar], lang: Lang) -> list[str]:
 def _table_lines(table: ResultTable, lang: Lang, rows: int) -> list[str]:
     texts, table = catalogue(lang), in_lang(with_units(table), lang)
     names = {column.name for column in table.columns}
+    wanted = set(MARKDOWN_COLUMNS) - ({"name"} if "path" in names else set())  # a path ends with the name
     columns = [
         (column, cells) for column, cells in zip(table.columns, table.data, strict=True)
-        if "time_a_ns" not in names or column.name in MARKDOWN_COLUMNS
+        if "time_a_ns" not in names or column.name in wanted
     ]  # fmt: skip
     lines = [_row([markdown(said(column.heading, lang)) for column, _ in columns])]
     lines.append(_row(["---:" if _is_figure(column, cells) else "---" for column, cells in columns]))

@@ -397,6 +397,8 @@ def _packed(
         else:
             made = _column(column, cells[:rows], other[:rows], origin_ns if is_clock else None)
         made |= {"name": column.name, "title": pair(column.heading), "unit": column.unit}
+        if column.mark is not None:
+            made["mark"] = pair(column.mark)
         if is_clock:
             made["clock"] = True
         columns.append(made)

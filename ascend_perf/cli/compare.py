@@ -96,7 +96,7 @@ def _read(path: Path, label: str, progress: Callable[[str], None]) -> Input:
 def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
     """The comparison for a terminal: the answer, what to know, what stands out, the operators that differ most."""
     from ascend_perf.reports.catalogue import catalogue
-    from ascend_perf.reports.compare import cell_text, in_lang, with_units
+    from ascend_perf.reports.compare import cell_text, in_lang, origin_line, with_units
     from ascend_perf.reports.texts import safe, said
 
     def line(words: str) -> str:
@@ -111,7 +111,7 @@ def text(comparison: Comparison, lang: Literal["en", "zh"]) -> str:
     ]
     lines += ["", said(comparison.lead, lang), said(comparison.main, lang)]
     if comparison.origin == "simulated":
-        lines.append(f"{texts['md.origin']}{texts['ui.colon']}{texts['origin.simulated']}")
+        lines.append(origin_line(comparison, lang))
     if comparison.said:
         grave = any(one.is_grave for one in comparison.said)
         lines += ["", texts["compare.unlike_forced" if grave else "compare.to_know"]]

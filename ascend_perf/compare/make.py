@@ -371,7 +371,12 @@ def _answer(
     if not main_en:
         main_en, main_zh = ["No rank of both sides has kernels to compare."], ["没有两侧都含 Kernel 的卡可供对比。"]
     names = ", ".join(f"{side.letter} = {side.input.label}" for side in sides)
-    return Words(" ".join(lead_en) or names, "".join(lead_zh) or names), Words(" ".join(main_en), "".join(main_zh))
+    return Words(" ".join(lead_en) or names, _joined(lead_zh) or names), Words(" ".join(main_en), _joined(main_zh))
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    """Sentences in Chinese; a full-width parenthesis has its space in itself."""
+    return "".join(sentences).replace("） ", "）")
 
 
 def _x(new: float, old: float) -> str:
@@ -492,4 +497,4 @@ def _answer_results(letters: Sequence[str], heads: Sequence[tuple[str, list[Meas
     count = len(heads)
     lead = Words(f"{counted(count, 'piece')} of work compared.", f"对比了 {count} 项工作。")
     none = ("No throughput is in both files; see the figures.", "两个文件没有共同的吞吐指标，见各项指标。")
-    return lead, Words(" ".join(said_en) or none[0], "".join(said_zh) or none[1])
+    return lead, Words(" ".join(said_en) or none[0], _joined(said_zh) or none[1])

@@ -131,11 +131,6 @@ def metric_table(letters: Sequence[str], sides: Sequence[Measurements], name: st
             [None if (m := row[place]) is None or m.unit != unit else score(m.values)
              for row, unit in zip(rows, units, strict=True)],
         ))  # fmt: skip
-    for place, letter in enumerate(letters):
-        columns.append(Col(
-            f"runs_{letter}", f"runs {letter}", f"{letter} 运行次数",
-            [None if (m := row[place]) is None else len(m.values) for row in rows], "count",
-        ))  # fmt: skip
     first = letters[0]
     for place, letter in enumerate(letters[1:], 1):
         ratios, lows, highs, verdicts = [], [], [], []
@@ -151,6 +146,11 @@ def metric_table(letters: Sequence[str], sides: Sequence[Measurements], name: st
             Col(f"high_{letter}", "to", "上界", highs, "x"),
             Col("kind" if place == 1 else f"kind_{letter}", "better", "较优", verdicts),
         ]
+    for place, letter in enumerate(letters):
+        columns.append(Col(
+            f"runs_{letter}", f"runs {letter}", f"{letter} 运行次数",
+            [None if (m := row[place]) is None else len(m.values) for row in rows], "count",
+        ))  # fmt: skip
     return _marked(result_table(name, title, columns, Words(
         "Five runs or more: mean without the fastest and the slowest; fewer: median. The interval is a bootstrap over "
         "runs; with a single run on a side there is none, and the difference may be chance.",

@@ -13,7 +13,7 @@ from ascend_perf.analyzers import _steps
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.compare.expected import BASES, Expected, expected_of, machine_of, main_class, task_work
 from ascend_perf.compare.trees import NOT_ATTRIBUTED, Change, KernelSum, TreeDiff, changes, diff_traces, split
-from ascend_perf.compare.work_tree import HostCalls
+from ascend_perf.compare.work_tree import ROOT_LABEL, HostCalls
 from ascend_perf.device.specs import DeviceSpec
 from ascend_perf.model.comparison import SplitPart, StepBar, named, with_marks
 from ascend_perf.model.finding import ResultTable, Words
@@ -228,7 +228,8 @@ class _Maker:
         a, b = self.letters
         of = self.diff.rows
         columns = [
-            Col("path", "call", "调用路径", [" > ".join(row.path) for row in self.rows]),
+            Col("name", "operator or module", "算子或模块", [(row.path or (ROOT_LABEL,))[-1] for row in self.rows]),
+            Col("path", "call", "调用路径", [" > ".join(row.path or (ROOT_LABEL,)) for row in self.rows]),
             Col("kind", "on", "所在侧", [self._side(row.side != "b", row.side != "a") for row in self.rows]),
             Col("class", "class", "类别", self.classes.take(rows)),
             *self._figures(
@@ -252,7 +253,7 @@ class _Maker:
         )  # fmt: skip
 
     def _points(self) -> tuple[Words, ...]:
-        a, b = (named(letter, self.simulated) for letter in self.letters)
+        a, b = (_spaced(named(letter, self.simulated)) for letter in self.letters)
         least = MIN_POINT_RATIO * max(self.diff.total_a_ns, self.diff.total_b_ns, 1)
         table = self._operators()
         cells = {c.name: table.column(c.name) for c in table.columns}
@@ -268,7 +269,7 @@ class _Maker:
             said.append(Words(
                 f"{cells['name'][i]} takes {format_factor(ratio)}x as long on {b.en}; the rooflines let expect "
                 f"{format_factor(expected)}x{assumed}: {format_ns(value)} beyond that.",
-                f"{cells['name'][i]} 在 {b.zh} 上耗时为 {a.zh} 的 {format_factor(ratio)} 倍，按 Roofline 预期为 "
+                f"{cells['name'][i]} 在 {b.zh}上耗时为 {a.zh}的 {format_factor(ratio)} 倍，按 Roofline 预期为 "
                 f"{format_factor(expected)} 倍{zh_assumed}：超出 {format_ns(value)}。",
             ))  # fmt: skip
         better = [
@@ -278,7 +279,7 @@ class _Maker:
         for delta, i in sorted(better)[:MAX_POINTS]:
             said.append(Words(
                 f"{cells['name'][i]} takes {format_ns(-delta)} less on {b.en}.",
-                f"{cells['name'][i]} 在 {b.zh} 上少用 {format_ns(-delta)}。",
+                f"{cells['name'][i]} 在 {b.zh}上少用 {format_ns(-delta)}。",
             ))  # fmt: skip
         for letter, time, total in (
             (a, int(self.diff.rows.self_a_ns[1]), self.diff.total_a_ns),
@@ -289,9 +290,14 @@ class _Maker:
                 said.append(Words(
                     f"{share} of the device time of {letter.en} is not attributed: the launch was not recorded (before "
                     "the recording began, or by a graph).",
-                    f"{letter.zh} 的 Device 耗时有 {share} 未归属：没有记录到下发（早于采集开始，或由图下发）。",
+                    f"{letter.zh}的 Device 耗时有 {share} 未归属：没有记录到下发（早于采集开始，或由图下发）。",
                 ))  # fmt: skip
         return tuple(said)
+
+
+def _spaced(name: Words) -> Words:
+    """A name in a sentence in Chinese: a space behind Latin letters, none behind a full-width parenthesis."""
+    return Words(name.en, name.zh if name.zh.endswith("）") else f"{name.zh} ")
 
 
 def _number(cell: object) -> float:

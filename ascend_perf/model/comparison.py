@@ -124,6 +124,13 @@ class Comparison:
     """Exact sums for each pair of sides ("A/B"), in ns: what tests and scripts read."""
 
     @property
+    def mark(self) -> Words | None:
+        """Which of the sides are simulated; None where none is."""
+        return simulated_mark(
+            [side.letter for side in self.sides], [side.letter for side in self.sides if side.origin == "simulated"]
+        )
+
+    @property
     def origin(self) -> Literal["measured", "simulated"]:
         """Simulated as soon as one side is."""
         return "simulated" if any(side.origin == "simulated" for side in self.sides) else "measured"

@@ -22,7 +22,7 @@
   function verdict() {
     const grave = AP.data.said.some(function (s) { return s.grave; });
     return h("section", { id: "verdict", class: "verdict" + (grave ? " sev-critical" : "") },
-      h("p", { class: "badges" }, h("span", { class: "badge " + AP.data.origin }, AP.t("origin." + AP.data.origin)), h("span", { class: "muted" }, AP.data.generator)),
+      h("p", { class: "badges" }, h("span", { class: "badge " + AP.data.origin }, AP.data.mark === null ? AP.t("origin.measured") : AP.w(AP.data.mark)), h("span", { class: "muted" }, AP.data.generator)),
       h("h1", null, AP.w(AP.data.lead), " ", h("strong", null, AP.w(AP.data.main))),
       AP.data.said.length ? h("div", { class: "compare-said" },
         h("h2", null, AP.t(grave ? "compare.unlike_forced" : "compare.to_know")),
@@ -38,7 +38,7 @@
   function bar(b, scale) {
     const tips = function (part) { return function () { return [named(b.letter, b.mark) + " · " + AP.w(part.label), q(part.ns, "ns") + " · " + q(part.ns / b.total_ns, "ratio")]; }; };
     return h("div", { class: "bar-row" },
-      h("div", { class: "bar-label" }, b.letter, h("span", { class: "muted" }, " " + q(b.total_ns, "ns")), b.mark === null ? null : h("span", { class: "mark" }, AP.w(b.mark))),
+      h("div", { class: "bar-label" }, b.letter, h("span", { class: "muted" }, " " + q(b.total_ns, "ns")), b.mark === null ? null : [" ", h("span", { class: "badge simulated" }, AP.w(b.mark))]),
       h("div", { class: "bar-track" }, h("div", { class: "bar", style: { width: (100 * b.total_ns / scale).toFixed(3) + "%" } },
         b.parts.filter(function (part) { return part.ns > 0; }).map(function (part) {
           const share = part.ns / b.total_ns;

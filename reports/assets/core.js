@@ -41,7 +41,7 @@ const AP = {};
   AP.banner = function () {
     if (AP.data.origin !== "simulated") return document.createDocumentFragment();
     return AP.h("aside", { class: "simulated-banner", "aria-label": AP.t("origin.simulated") },
-      AP.h("strong", null, AP.t("origin.simulated")), AP.h("span", null, AP.t("ui.colon") + AP.t("origin.banner")));
+      AP.h("strong", null, AP.data.mark ? AP.w(AP.data.mark) : AP.t("origin.simulated")), AP.h("span", null, AP.t("ui.colon") + AP.t("origin.banner")));
   };
 
   /** A text of the document: a string, or [English, Chinese]. */
@@ -230,6 +230,7 @@ const AP = {};
       isText: isText,
       codes: column.codes,
       texts: column.texts,
+      mark: column.mark || null,
       get: isText
         ? function (row) { return column.codes[row] < 0 ? null : AP.w(column.texts[column.codes[row]]); }
         : function (row) { return column.data[row]; },

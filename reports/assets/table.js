@@ -66,7 +66,7 @@
       if (/^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+(e-?\d+)?$/.test(text)) text = "'" + text;
       return /[",\n\r]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
     }
-    const lines = [columns.map(function (c) { return cell(c.reader.name); }).join(",")];
+    const lines = [columns.map(function (c) { return cell(c.reader.name + (c.reader.mark ? " (" + AP.w(c.reader.mark) + ")" : "")); }).join(",")];
     for (const row of order) {
       lines.push(columns.map(function (c) {
         const value = c.reader.get(row);

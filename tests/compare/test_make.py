@@ -19,7 +19,7 @@ from ascend_perf.compare.pair import pair_of, step_bar
 from ascend_perf.errors import UsageError
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.result import Benchmark, Launch, ResultSet
-from ascend_perf.model.run import Fact, Run
+from ascend_perf.model.run import Fact, Manifest, Run
 from ascend_perf.model.trace import Device, Meta, Trace
 from ascend_perf.reports.compare import document, html_text, markdown_text
 from ascend_perf.result_files import write_results
@@ -261,12 +261,12 @@ def test_the_terminal_says_which_side_is_better(tmp_path: Path, command: Callabl
     files = [write_results(tmp_path / f"{n}.json", results(rate)) for n, rate in (("a", 100), ("b", 50), ("c", 100.5))]
     lines = command("compare", *files).out.splitlines()
     (heads,) = [line.split() for line in lines if line.split()[:1] == ["metric"]]
-    (row,) = [line for line in lines if line.split()[:1] == ["tokens_per_s"]][:1]
+    (row,) = [line for line in lines if line.split()[:3] == ["tokens", "per", "second"]][:1]
     assert heads.count("better") == 2
     # 102, 52 and 102.5 per s; half a percent more than 1 is to be seen.
     assert " 0.51x " in row and " 1.005x " in row and " A " in row and "not told apart" in row
     chinese = command("compare", *files, "--lang", "zh").out
-    assert "无法区分" in chinese and "not told apart" not in chinese
+    assert "无法区分" in chinese and "not told apart" not in chinese and "每秒 tokens" in chinese
 
 
 def test_no_name_begins_a_line_in_the_log(tmp_path: Path, command: Callable[..., Said]) -> None:
@@ -340,3 +340,39 @@ def test_the_page_is_one_file_of_both_languages(h100_mi300: list[Input]) -> None
     made = json.loads(text[: text.index("</script>")])
     assert made["lang"] == "zh" and all(len(point) == 2 for point in made["points"])
     assert np.isclose(sum(p["ns"] for p in made["bars"][0]["parts"]), made["bars"][0]["total_ns"])
+
+
+def on_cpu(factor: int, step_ms: float) -> Input:
+    """A run on the CPU: calls of the host alone, with the manifest of `run`."""
+    trace = layers(6, 100)
+    ops = [{"name": name, "start_ns": 1000 * at, "dur_ns": factor * 100, "thread": 1, "input_shapes": "[[2,2]]",
+            "input_dtypes": "float"} for at, name in enumerate(("aten::mm", "aten::add") * 3)]  # fmt: skip
+    tables = {"host_ops": build_table("host_ops", ops)}
+    cpu = Trace(tables, replace(trace.meta, device=Device(kind="cpu"), data_origin="measured"))
+    manifest = Manifest(
+        created="2026-01-01T00:00:00+00:00", data_origin="measured", workload="llm-pretrain", preset="tiny",
+        config={"layers": 3}, device="cpu", device_facts={"name": "Kunpeng 920"},
+        metrics=(Metric(name="step_time_median", value=step_ms * 1e6, unit="ns", better="lower"),),
+    )  # fmt: skip
+    return Input(label="x", run=Run(traces=(cpu,), manifest=manifest, label="x"))
+
+
+def test_two_runs_on_a_cpu_say_what_their_steps_take_and_where() -> None:
+    made = compare([on_cpu(1, 20.0), on_cpu(2, 30.0)])
+    assert made.lead.en == "The step takes 1.5 times as long in B as in A (20 ms → 30 ms, timed without the profiler)."
+    assert made.lead.zh == "B 的单步耗时为 A 的 1.5 倍（20 ms → 30 ms，未采集时测得）。"
+    assert made.main.en.startswith("Time of calls of the host is 2 times as long (600 ns → 1.2 us)")
+    assert [side.device for side in made.sides] == ["Kunpeng 920", "Kunpeng 920"]
+    tables = {section.key: section.tables[0] for section in made.sections}
+    assert "operators" in tables and "classes" not in tables
+    assert "CPU" in tables["operators"].note.en and "CPU" in tables["operators"].note.zh  # type: ignore[union-attr]
+    names = [column.name for column in tables["calls"].columns]
+    assert "kernels_a" not in names and names[:2] == ["name", "path"]
+    assert set(tables["calls"].column("name")) <= {"aten::mm", "aten::add"}
+
+
+def test_a_call_is_named_by_its_operator_and_has_its_path() -> None:
+    (calls,) = [section.tables[0] for section in compare([given(layers(6, 100)), given(layers(6, 150))]).sections
+                if section.key == "calls"]  # fmt: skip
+    for name, path in zip(calls.column("name"), calls.column("path"), strict=True):
+        assert str(path).split(" > ")[-1] == name

@@ -63,6 +63,12 @@ def test_better_is_told_only_where_the_interval_does_not_hold_one() -> None:
     assert cells(table, "ratio_B") == [1.5, 1, 0.8]
     assert cells(table, "kind") == ["B", "not told apart", "one run only"]
     assert cells(table, "runs_A") == [3, 3, 1]
+    # Several runs whose ratio has no interval (an overhead below 0) are not one run.
+    over = [Measurements(metrics={"overhead": Measured(values=values, unit="ratio", better="lower")})
+            for values in ((0.1, 0.2, 0.3), (-0.1, 0.3, 0.4))]  # fmt: skip
+    odd = metric_table(["A", "B"], over, "t", TITLE)
+    assert cells(odd, "ratio_B") == [pytest.approx(1.5)] and cells(odd, "low_B") == [None]
+    assert cells(odd, "kind") == [None]
     # For a time the smaller one is better.
     slow = Measurements(metrics={"step": Measured(values=(8.0, 8.0), unit="ns", better="lower")})
     fast = Measurements(metrics={"step": Measured(values=(5.0, 5.0), unit="ns", better="lower")})

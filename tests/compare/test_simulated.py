@@ -76,10 +76,11 @@ def test_a_simulated_first_side_marks_the_other_half() -> None:
 
 def test_sentences_name_the_simulated_side(mixed: Comparison) -> None:
     assert mixed.lead.en.startswith("The step takes") and " in B (simulated) as in A (" in mixed.lead.en
-    assert mixed.lead.zh.startswith("B（仿真） 的单步耗时为 A 的")
-    assert "Device time of B (simulated) is" in mixed.main.en and "B（仿真） 的 Device 耗时" in mixed.main.zh
+    assert mixed.lead.zh.startswith("B（仿真）的单步耗时为 A 的")
+    assert "Device time of B (simulated) is" in mixed.main.en and "B（仿真）的 Device 耗时" in mixed.main.zh
     assert mixed.points
     assert all(re.search(r"\bB \(simulated\)", point.en) and "B（仿真）" in point.zh for point in mixed.points)
+    assert not any("） " in point.zh for point in mixed.points)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -106,6 +107,7 @@ def test_the_document_tells_the_origin_of_each_column_step_section_and_total(mix
     totals = made["totals"]["A/B"]
     assert (totals["data_origin_a"], totals["data_origin_b"]) == ("measured", "simulated")
     assert made["data_origin"] == "simulated"
+    assert "- Data: B simulated" in markdown_text(mixed, "en") and "Data: B simulated" in text(mixed, "en")
 
 
 def test_the_page_says_it_at_headings_bars_and_in_its_data(mixed: Comparison) -> None:
@@ -128,7 +130,11 @@ def test_the_drawn_page_says_it(mixed: Comparison, browser: Browser, tmp_path: P
     shown: Any = browser.run(
         "[...document.querySelectorAll('.bar-label, .compare-split thead th, table th, h2')].map(e => e.textContent)"
     )
-    assert any(re.fullmatch(r"B .*simulated", label) for label in shown)
+    assert any(re.fullmatch(r"B .* simulated", label) for label in shown)
+    assert browser.run("document.querySelector('.badge.simulated').textContent") == "B simulated"
+    browser.run("AP.copy = text => { window.copied = text; }")
+    browser.run("[...document.querySelectorAll('figure[data-table=compare-metrics] .tools button')].at(-1).click()")
+    assert "value_A,value_B (simulated),ratio_B (B simulated)" in browser.run("window.copied.split('\\n')[0]")
     assert "B (simulated)" in shown
     assert not [label for label in shown if re.match(r"(time|calls|kernels) B\b", label) and "simulated" not in label]
     assert not [label for label in shown if re.match(r"(time|calls|kernels) A\b", label) and "simulated" in label]
@@ -159,6 +165,8 @@ def test_result_files_are_marked_benchmark_by_benchmark() -> None:
     assert [(one["value_B"] is not None, one["value_C"] is not None) for one in marks] == [(False, True), (True, False)]
     assert [(one["ratio_B"] is not None, one["ratio_C"] is not None) for one in marks] == [(False, True), (True, False)]
     assert all(one["value_A"] is None for one in marks)
-    # 52 over 102; and half of 54 ... the mean without the fastest and the slowest of 25 to 29 is 27.
-    assert made.main.en.startswith("work-0/tiny/1: tokens_per_s compared with A: B 0.51 times, C (simulated) 0.265 times.")
-    assert "work-1/tiny/1: tokens_per_s compared with A: B (simulated) 0.51 times, C 0.265 times." in made.main.en
+    # 52 and 27 over 102: means without the fastest and the slowest.
+    assert made.main.en == (
+        "work-0/tiny/1: tokens_per_s compared with A: B 0.51 times, C (simulated) 0.265 times. "
+        "work-1/tiny/1: tokens_per_s compared with A: B (simulated) 0.51 times, C 0.265 times."
+    )
