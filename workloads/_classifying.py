@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from ascend_perf.errors import InputError
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._fused import is_packed, zero_grad
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads._virtual import computes_nothing
@@ -32,14 +33,7 @@ TORCH_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": to
 
 def training_dtype(dtype: str, kind: str) -> Literal["fp32", "bf16", "fp16"]:
     """The type that `auto` stands for: bf16 where the device multiplies it natively, else fp16, on a CPU fp32."""
-    if dtype != "auto":
-        return dtype  # type: ignore[return-value]  # one of the settings' literals
-    if kind == "cpu":
-        # No public question exists. Without AVX512_BF16 or AMX, bf16 on the CPU is emulated and slower than fp32.
-        questions = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-        return "bf16" if any(question is not None and question() for question in questions) else "fp32"
-    question = getattr(getattr(torch, kind), "is_bf16_supported", None)
-    return "bf16" if question is not None and question() else "fp16"
+    return target_here(kind).auto_dtype("fp16") if dtype == "auto" else dtype  # type: ignore[return-value]
 
 
 def rate_factor(step: int, *, warmup: int, total: int, shape: Literal["cosine", "linear", "constant"]) -> float:

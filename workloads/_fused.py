@@ -93,6 +93,14 @@ class FusedSettings:
         return chosen
 
 
+def operators_in_training(settings: FusedSettings, kind: str) -> frozenset[str]:
+    """Operators of torch_npu that a training runs on a device of that kind, where its torch_npu has them all."""
+    if kind != "npu":
+        return frozenset()
+    modes = dict.fromkeys(OPERATORS, settings.fused) | settings.overrides()
+    return frozenset(name for name, mode in modes.items() if mode != "off" and OPERATORS[name].in_training)
+
+
 class Fused:
     """The operators of one program, as chosen for its device.
 

@@ -230,8 +230,8 @@ class Held:
     """Of a value that products take and give."""
     residual_bytes: int = 4
     """Of a value of the stream to which layers add."""
-    fused: bool = False
-    """RMSNorm and SwiGLU as one operator each (an NPU; CUDA's RMSNorm), not in the parts that a CPU saves."""
+    fused: frozenset[str] = frozenset()
+    """Operators of torch_npu (`_fused.OPERATORS`), which keep other tensors than plain torch does."""
     tensor_ranks: int = 1
     sequence_parallel: bool = False
 
@@ -253,7 +253,7 @@ class Held:
 
 def held_as(
     *, batch: int, tokens: int, dtype: str, weights: str = "fp32", recompute: Literal["none", "selective", "full"],
-    fused: bool = False, tensor_ranks: int = 1, sequence_parallel: bool = False,
+    fused: frozenset[str] = frozenset(), tensor_ranks: int = 1, sequence_parallel: bool = False,
 ) -> Held:  # fmt: skip
     """`Held` by the words of the settings: `dtype` fp32, bf16 or fp16 of products, `weights` fp32 or bf16."""
     return Held(
@@ -279,7 +279,7 @@ def layer_activation_bytes(shape: ModelShape, layer: int, held: Held) -> int:
         mlp = rows * _mlp_bytes(shape, held)
     copies = 0
     if held.autocast:
-        copies += _weight_copies(shape, layer) * held.value_bytes // held.tensor_ranks
+        copies += weight_copy_values(shape, layer) * held.value_bytes // held.tensor_ranks
     if held.value_bytes != 4:
         copies += 4 * held.tokens * _rope_width(shape) * held.value_bytes  # cosine and sine, for queries and for keys
     return norms + attention + mlp + copies
@@ -287,7 +287,7 @@ def layer_activation_bytes(shape: ModelShape, layer: int, held: Held) -> int:
 
 def _norm_bytes(values: int, value_bytes: int, held: Held) -> int:
     """RMSNorm of one token: its input and 1 / root mean square; in parts the input and the normalised one in fp32."""
-    return values * (value_bytes if held.fused else 8) + 4
+    return values * (value_bytes if "rms_norm" in held.fused else 8) + 4
 
 
 def _rope_width(shape: ModelShape) -> int:
@@ -295,18 +295,27 @@ def _rope_width(shape: ModelShape) -> int:
 
 
 def _attention_bytes(shape: ModelShape, held: Held) -> int:
-    """Input of the products, q, k, v, result, and the logarithm of each softmax's sum (not with selective)."""
+    """Input of the products, q, k, v, result, and the logarithm of each softmax's sum (not with selective).
+
+    torch_npu's operators keep what they turn (rotary), the result in the order of heads beside the one in the order of
+    tokens, and maximum and sum of each softmax, eight times over (attention).
+    """
     value, ranks = held.value_bytes, held.tensor_ranks
     heads, groups = shape.heads // ranks, max(1, shape.kv_heads // ranks)
     inputs = shape.width * value * held.input_copies(2 if shape.attention == "mla" else 3)
-    sums = 0 if held.recompute == "selective" else heads * 4
+    is_flash, is_kept = "attention" in held.fused, held.recompute != "selective"
+    sums = heads * (2 * 8 * 4 if is_flash else 4) if is_kept else 0
     if shape.attention == "mla":
         return inputs + _latent_bytes(shape, held) + sums
     width = shape.key_width
-    norms = 0
+    norms = turned = by_head = 0
     if shape.qk_norm:
         norms = (heads + groups) * _norm_bytes(width, value, held)
-    return inputs + 2 * (heads + groups) * width * value + sums + norms
+    if "rotary" in held.fused:
+        turned = (heads + groups) * width * value
+    if is_flash and is_kept:
+        by_head = heads * width * value
+    return inputs + 2 * (heads + groups) * width * value + sums + norms + turned + by_head
 
 
 def _latent_bytes(shape: ModelShape, held: Held) -> int:
@@ -316,7 +325,7 @@ def _latent_bytes(shape: ModelShape, held: Held) -> int:
     results = 1 if held.recompute == "selective" else 2
     products = heads * (2 * shape.key_width + shape.nope_width + (1 + results) * shape.value_width)
     norms = _norm_bytes(shape.kv_rank, value, held) + shape.kv_rank * value
-    if held.fused or value == 4:
+    if "rms_norm" in held.fused or value == 4:
         norms += shape.rope_width * value  # lies in one tensor with what the norm keeps
     if shape.q_rank is not None:
         norms += _norm_bytes(shape.q_rank, value, held) + shape.q_rank * value
@@ -339,10 +348,10 @@ def _experts_bytes(shape: ModelShape, held: Held) -> int:
 
 
 def _hidden_bytes(held: Held) -> int:
-    return (3 if held.fused else 4) * held.value_bytes
+    return (3 if "swiglu" in held.fused else 4) * held.value_bytes
 
 
-def _weight_copies(shape: ModelShape, layer: int) -> int:
+def weight_copy_values(shape: ModelShape, layer: int) -> int:
     """Values of a layer's matrices, of which autocast keeps a copy in the type of the products."""
     norms = 2 * shape.key_width if shape.qk_norm and shape.attention == "gqa" else 0
     norms += _attention_vectors(shape) if shape.attention == "mla" else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ascend_perf.workloads._batching import Batcher, Limits
 from ascend_perf.workloads._fused import FusedSettings
 from ascend_perf.workloads._model_shape import ModelShape, cache_bytes_per_token, parameter_count
-from ascend_perf.workloads._spec import Place, Prediction, at_least
+from ascend_perf.workloads._spec import Place, Prediction, Target, at_least
 from ascend_perf.workloads._text_data import ByteTokenizer
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def check_vocabulary(shape: ModelShape) -> None:
         raise ValueError(f"vocabulary must be {ByteTokenizer.size} or more (bytes and their special tokens)")
 
 
-def predicted(shape: ModelShape, settings: ServeSettings) -> Prediction:
+def predicted(shape: ModelShape, settings: ServeSettings, target: Target) -> Prediction:
     """Weights and the whole cache, its spare block included."""
-    size = BYTES["bf16" if settings.dtype == "auto" else settings.dtype]
+    size = BYTES[target.auto_dtype() if settings.dtype == "auto" else settings.dtype]
     tokens = (settings.blocks + 1) * settings.block_tokens
     return Prediction(
         memory_bytes={

@@ -101,12 +101,38 @@ class Traffic:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Target:
+    """The device that a prediction is made for."""
+
+    kind: Literal["npu", "cuda", "cpu"] = "npu"
+    has_bf16: bool = True
+    """Whether it multiplies bf16 natively."""
+
+    def auto_dtype(self, otherwise: Literal["fp32", "fp16"] = "fp32") -> Literal["bf16", "fp32", "fp16"]:
+        """What `dtype: auto` stands for there: bf16, or without it fp32 on a CPU and `otherwise` on an accelerator."""
+        if self.has_bf16:
+            return "bf16"
+        return "fp32" if self.kind == "cpu" else otherwise
+
+
+NPU: Final = Target()
+"""What predictions are made for where nothing else is said."""
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """What formulas say of a run before it starts, for the rank that needs most. Modelled, never measured."""
 
     memory_bytes: Mapping[str, int]
-    """Component -> bytes at the peak of a step: weights, gradients, optimizer, activations, cache."""
+    """Component -> most bytes of it in a step: weights, gradients, optimizer, activations, cache; temporary is what
+    the peak holds beyond them."""
     traffic: tuple[Traffic, ...] = ()
+    step_peak_bytes: int | None = None
+    """Most that is held at one time, where the components are not all there at once; None: they are."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that is held at one time."""
+        return sum(self.memory_bytes.values()) if self.step_peak_bytes is None else self.step_peak_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,9 +222,10 @@ class Workload:
     presets_path: Path
     needs: tuple[str, ...] = ()
     """Python packages beside torch, by import name."""
-    predict: Callable[[object, int], Prediction] | None = None
-    """What formulas say of a run of `world_size` processes; imports no torch. Raises ValueError, with the valid
-    choices, when the configuration does not fit that many. None: the workload runs in one process only."""
+    predict: Callable[..., Prediction] | None = None
+    """`(config, world_size, target=NPU)`: what formulas say of a run of so many processes on such devices; imports
+    no torch. Raises ValueError, with the valid choices, when the configuration does not fit that many. None: the
+    workload runs in one process only."""
     min_ranks: int = 1
     """Processes that it needs at least; what a run has where the user says nothing."""
     takes: frozenset[str] = TAKES
@@ -295,11 +322,16 @@ def workload(
     about: Words,
     config: type[_C],
     needs: Sequence[str] = (),
-    predict: Callable[[_C, int], Prediction] | None = None,
+    predict: Callable[..., Prediction] | None = None,
     min_ranks: int = 1,
     takes: Sequence[str] = tuple(TAKES),
 ) -> Callable[[Callable[[_C, Place, int], Program]], Workload]:
-    """Turn `build(config, place, seed)` into a `Workload`; presets lie in configs/<name>.yaml beside its module."""
+    """Turn `build(config, place, seed)` into a `Workload`; presets lie in configs/<name>.yaml beside its module.
+
+    Args:
+        predict: `(config, world_size)`, with a third argument `target` where the device makes a difference.
+    """
+    knows_target = predict is not None and "target" in inspect.signature(predict).parameters
 
     def wrap(function: Callable[[_C, Place, int], Program]) -> Workload:
         def checked(settings: object) -> _C:
@@ -310,9 +342,10 @@ def workload(
         def build(settings: object, place: Place, seed: int) -> Program:
             return function(checked(settings), place, seed)
 
-        def predicted(settings: object, world_size: int) -> Prediction:
+        def predicted(settings: object, world_size: int, target: Target = NPU) -> Prediction:
             assert predict is not None
-            return predict(checked(settings), world_size)
+            known = {"target": target} if knows_target else {}
+            return predict(checked(settings), world_size, **known)
 
         path = Path(inspect.getfile(function)).parent / "configs" / f"{name}.yaml"
         return Workload(

@@ -8,99 +8,51 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from ascend_perf.workloads._fused import FusedSettings
 from ascend_perf.workloads._gradient_traffic import bucket_count
-from ascend_perf.workloads._layout import Axes, Layout, check, stages_of
-from ascend_perf.workloads._model_shape import (
-    VALUE_BYTES,
-    ModelShape,
-    ends_activation_bytes,
-    has_experts,
-    held_as,
-    layer_activation_bytes,
-)
+from ascend_perf.workloads._job import FP32_BYTES, Job
+from ascend_perf.workloads._layout import Layout, check, stages_of
+from ascend_perf.workloads._model_shape import ModelShape, has_experts
+from ascend_perf.workloads._rank_memory import rank_memory, step_peak_bytes, with_temporaries
 from ascend_perf.workloads._rank_weights import RankWeight, owners, rank_weights
-from ascend_perf.workloads._schedule import interleaved, most_under_way, one_forward_one_backward
-from ascend_perf.workloads._spec import Prediction, Traffic
+from ascend_perf.workloads._spec import NPU, Prediction, Target, Traffic
 from ascend_perf.workloads._training import Training
 
-Dtype = Literal["fp32", "bf16", "fp16"]
 Call = tuple[str, str, int, int]
 """Axis, collective, bytes, calls."""
 
-FP32_BYTES = 4
 COUNT_BYTES = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """Everything that decides the traffic of a rank."""
-
-    shape: ModelShape
-    layout: Layout
-    training: Training
-    axes: Axes
-    dtype: Dtype
-    """Of the products."""
-    all_count: bool = True
-    """No target is ever ignored; else their number is summed over the data axis."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of one value of a weight, and of its gradient."""
-        return VALUE_BYTES[self.training.weights]
-
-    @property
-    def product_bytes(self) -> int:
-        """Of one value that a product takes or gives."""
-        return VALUE_BYTES[self.dtype]
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether FSDP2 shards anything."""
-        return self.layout.data_parallel == "fsdp" and self.axes.replicas > 1
-
-    @property
-    def stream_bytes(self) -> int:
-        """Of one value of the stream to which layers add: FSDP gathers weights in the type of the products."""
-        return self.product_bytes if self.is_sharded else self.weight_bytes
-
-    @property
-    def reduced_bytes(self) -> int:
-        """Of one value of a gradient as FSDP reduces it: fp32 where the weights are not in the type of the products."""
-        return FP32_BYTES if self.product_bytes != self.weight_bytes else self.weight_bytes
-
-    @property
-    def row_tokens(self) -> int:
-        """Tokens of a micro-batch on one context rank."""
-        return self.training.batch * self.training.tokens // self.axes.context
-
-
 def predict(
-    shape: ModelShape, layout: Layout, training: Training, world_size: int, *, dtype: Dtype | None = None,
-    all_count: bool = True,
+    shape: ModelShape, layout: Layout, training: Training, world_size: int, *, target: Target = NPU,
+    operators: FusedSettings | None = None, all_count: bool = True,
 ) -> Prediction:  # fmt: skip
     """Memory of the rank that holds most, and traffic of the rank that sends most.
 
     Args:
-        dtype: what `auto` stands for on the device; None: bf16, as on an NPU or GPU that has it.
+        operators: which of torch_npu's an NPU runs; None: as where nothing is said.
 
     Raises:
         ValueError: the layout does not fit the model or the world; the text names the valid choices.
     """
     axes = check(layout, shape, world_size=world_size, tokens=training.tokens, accumulate=training.accumulate)
-    if dtype is None:
-        dtype = "bf16" if training.dtype == "auto" or training.weights == "bf16" else training.dtype
-    job = Job(shape=shape, layout=layout, training=training, axes=axes, dtype=dtype, all_count=all_count)
+    dtype = target.auto_dtype() if training.dtype == "auto" else training.dtype
+    job = Job(
+        shape=shape, layout=layout, training=training, axes=axes, all_count=all_count, target=target,
+        dtype="bf16" if training.weights == "bf16" else dtype,
+        operators=FusedSettings() if operators is None else operators,
+    )  # fmt: skip
     stage_ranks = world_size // axes.pipeline
     ranks = [stage * stage_ranks for stage in range(axes.pipeline)]
     # Replica 0 holds as much as any other, but for the share of the distributed optimizer.
     holders = range(0, world_size, axes.tensor) if training.distributed_optimizer else ranks
-    memory = max((rank_memory(job, rank) for rank in holders), key=lambda held: sum(held.values()))
+    fullest = max(holders, key=lambda rank: step_peak_bytes(job, rank))
+    peak = step_peak_bytes(job, fullest)
+    memory = with_temporaries(rank_memory(job, fullest), peak)
     traffic = max((rank_traffic(job, rank) for rank in ranks), key=lambda sent: sum(one.bytes_per_step for one in sent))
-    return Prediction(memory_bytes=memory, traffic=traffic)
+    return Prediction(memory_bytes=memory, traffic=traffic, step_peak_bytes=peak)
 
 
 def rank_traffic(job: Job, rank: int) -> tuple[Traffic, ...]:
@@ -120,7 +72,7 @@ def rank_traffic(job: Job, rank: int) -> tuple[Traffic, ...]:
 def _calls(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
     if job.axes.world_size == 1:
         return
-    layers = [layer for stage in _own_stages(job, rank) for layer in stages_of(job.layout, job.shape.layers)[stage]]
+    layers = [layer for stage in job.own_stages(rank) for layer in stages_of(job.layout, job.shape.layers)[stage]]
     yield "job", "all_reduce", 2 * FP32_BYTES, 2  # the loss, and the norm of the gradient
     if not job.all_count and job.axes.data > 1:
         yield "data", "all_reduce", FP32_BYTES, 1
@@ -144,11 +96,6 @@ def _calls(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
             yield axis, collective, size * times, calls * times
     if job.axes.pipeline > 1:
         yield from _pipeline_calls(job, rank)
-
-
-def _own_stages(job: Job, rank: int) -> range:
-    stages = len(stages_of(job.layout, job.shape.layers))
-    return range(job.axes.place(rank)[0], stages, job.axes.pipeline)
 
 
 def _ddp_calls(job: Job, weights: list[RankWeight]) -> Iterator[Call]:
@@ -187,7 +134,7 @@ def _tensor_calls(job: Job, rank: int, dense: int, routed: int) -> Iterator[Call
     Full recomputation runs a layer's forward pass again, up to the last tensor that is saved: without the collective
     behind a dense layer's MLP.
     """
-    stages, own = len(stages_of(job.layout, job.shape.layers)), _own_stages(job, rank)
+    stages, own = len(stages_of(job.layout, job.shape.layers)), job.own_stages(rank)
     size = job.row_tokens * job.shape.width
     product, stream = size * job.product_bytes, size * job.stream_bytes
     is_full = job.training.recompute == "full"
@@ -212,20 +159,9 @@ def _tensor_calls(job: Job, rank: int, dense: int, routed: int) -> Iterator[Call
 
 
 def _partial_gradients(job: Job, rank: int, weights: list[RankWeight]) -> Iterator[Call]:
-    partial = sum(_held_values(job, rank, weight) for weight in weights if weight.is_partial)
+    partial = sum(job.held_values(rank, weight) for weight in weights if weight.is_partial)
     if partial:
         yield "tensor", "all_reduce", partial * job.weight_bytes, 1
-
-
-def _held_values(job: Job, rank: int, weight: RankWeight) -> int:
-    """Values of a weight that the rank keeps: all, or its shard."""
-    if not job.is_sharded:
-        return weight.values
-    _, data, context, _ = job.axes.place(rank)
-    replica = data * job.axes.context + context
-    if weight.is_shared_out:
-        replica //= job.axes.expert
-    return weight.shard_values(replica, weight.replicas(job.axes))
 
 
 def _context_calls(job: Job) -> Iterator[Call]:
@@ -260,76 +196,6 @@ def _expert_calls(job: Job) -> Iterator[Call]:
 def _pipeline_calls(job: Job, rank: int) -> Iterator[Call]:
     """One message to the next stage and one to the stage before, per micro-batch and stage of this rank."""
     stages = len(stages_of(job.layout, job.shape.layers))
-    messages = sum((stage < stages - 1) + (stage > 0) for stage in _own_stages(job, rank)) * job.training.accumulate
+    messages = sum((stage < stages - 1) + (stage > 0) for stage in job.own_stages(rank)) * job.training.accumulate
     tokens = job.row_tokens // (job.axes.tensor if job.layout.sequence_parallel else 1)
     yield "pipeline", "send", messages * tokens * job.shape.width * job.stream_bytes, messages
-
-
-def rank_memory(job: Job, rank: int) -> dict[str, int]:
-    """Bytes on one rank when most is held: weights, gradients, optimizer, activations; with FSDP `gathered` as well.
-
-    Weights, gradients and both moments of AdamW are exact sums over what the rank keeps and updates. Activations are
-    those of `_model_shape` for each layer and end, for each micro-batch under way. `gathered` is what FSDP holds beside
-    its shards: the weights outside the layers and of two layers, one at work and the next one, or in a pipeline all
-    weights and their gradients.
-    """
-    pipeline, data, context, _ = job.axes.place(rank)
-    weights = rank_weights(job.shape, job.layout, job.axes, pipeline)
-    values = updated = sum(_held_values(job, rank, weight) for weight in weights)
-    if job.training.distributed_optimizer:
-        replica = data * job.axes.context + context
-        sizes = [weight.values for weight in weights]
-        shares = zip(sizes, owners(sizes, job.axes.replicas), strict=True)
-        updated = sum(size for size, owner in shares if owner == replica)
-    held = {
-        "weights": values * job.weight_bytes,
-        "gradients": values * job.weight_bytes,
-        "optimizer": 2 * updated * job.weight_bytes,
-        "activations": _activations(job, rank),
-    }
-    if job.is_sharded:
-        held["gathered"] = _gathered(job, weights)
-    return held
-
-
-def _gathered(job: Job, weights: list[RankWeight]) -> int:
-    units: dict[int | None, int] = defaultdict(int)
-    for weight in weights:
-        units[weight.layer] += weight.padded_values(weight.replicas(job.axes))
-    if job.axes.pipeline > 1:
-        return sum(units.values()) * (job.product_bytes + job.reduced_bytes)
-    outside = units.pop(None, 0)
-    return (outside + sum(sorted(units.values())[-2:])) * job.product_bytes
-
-
-def _activations(job: Job, rank: int) -> int:
-    shape, training, axes = job.shape, job.training, job.axes
-    held = held_as(
-        batch=training.batch, tokens=training.tokens // axes.context, dtype=job.dtype,
-        weights=job.dtype if job.is_sharded else training.weights, recompute=training.recompute,
-        tensor_ranks=axes.tensor, sequence_parallel=job.layout.sequence_parallel,
-    )  # fmt: skip
-    stages = stages_of(job.layout, shape.layers)
-    # Besides what one process keeps: with context parallelism the result of the core before it is sent back, and with
-    # tensor parallelism which tokens and targets belong to this rank's part of the vocabulary, a byte each.
-    sent = 0
-    if axes.context > 1 and training.recompute == "none":
-        sent = job.row_tokens * shape.heads * shape.value_head_width // axes.tensor * job.product_bytes
-    marks = job.row_tokens if axes.tensor > 1 else 0
-    by_slot = []
-    for stage in _own_stages(job, rank):
-        is_first, is_last = stage == 0, stage == len(stages) - 1
-        slot = sum(layer_activation_bytes(shape, layer, held) + sent for layer in stages[stage])
-        slot += ends_activation_bytes(shape, held, embedding=is_first, output=is_last)
-        by_slot.append(slot + marks * (is_first + 2 * is_last))
-    if axes.pipeline == 1:
-        return by_slot[0]
-    pipeline = axes.place(rank)[0]
-    if len(by_slot) == 1:
-        actions = one_forward_one_backward(pipeline, axes.pipeline, training.accumulate)
-        return by_slot[0] * most_under_way(actions)
-    most = now = 0
-    for action in interleaved(pipeline, axes.pipeline, len(by_slot), training.accumulate):
-        now += by_slot[action.slot] * (1 if action.kind == "forward" else -1)
-        most = max(most, now)
-    return most

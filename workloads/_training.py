@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._layout import Layout
 from ascend_perf.workloads._model_shape import ModelShape, recomputed_flops, train_flops
 from ascend_perf.workloads._spec import Place, at_least
@@ -105,15 +106,6 @@ class Training:
 
 def matmul_dtype(training: Training, place: Place) -> Dtype:
     """The type that `auto` stands for: bf16 where the device multiplies it natively, else fp32."""
-    import torch
-
     if training.weights == "bf16":
         return "bf16"
-    if training.dtype != "auto":
-        return training.dtype
-    if place.kind == "cpu":
-        # No public question exists. Without AVX512_BF16 or AMX, bf16 on the CPU is emulated and slower than fp32.
-        questions = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-        return "bf16" if any(question is not None and question() for question in questions) else "fp32"
-    question = getattr(getattr(torch, place.kind), "is_bf16_supported", None)
-    return "bf16" if question is not None and question() else "fp32"
+    return target_here(place.kind).auto_dtype() if training.dtype == "auto" else training.dtype

@@ -23,7 +23,8 @@ from ascend_perf.workloads import _batches, _bert_memory, _clue, _wordpiece
 from ascend_perf.workloads._encoder_shape import EncoderShape, encoder_flops, encoder_parameters, encoder_train_flops
 from ascend_perf.workloads._fused import Fused, FusedSettings
 from ascend_perf.workloads._gradient_traffic import gradient_traffic
-from ascend_perf.workloads._spec import Place, Prediction, Program, at_least, workload
+from ascend_perf.workloads._model_shape import VALUE_BYTES
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, at_least, workload
 from ascend_perf.workloads._virtual import computes_nothing
 
 if TYPE_CHECKING:
@@ -86,12 +87,13 @@ class Config:
             raise ValueError(f"max_grad_norm must be above 0, got {self.max_grad_norm}")
 
 
-def predict(config: Config, world_size: int) -> Prediction:
-    """Memory of one rank at the longest batch, and traffic of its data axis. Auto counts as bf16.
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
+    """Memory of one rank at the longest batch, and traffic of its data axis.
 
     In training weights, gradients and the two moments of AdamW are fp32; in inference ranks do not talk to each other.
     """
-    shape, value_bytes = config.shape, 4 if config.dtype == "fp32" else 2
+    shape = config.shape
+    value_bytes = VALUE_BYTES[target.auto_dtype("fp16") if config.dtype == "auto" else config.dtype]
     sizes = {"batch": config.batch, "tokens": config.tokens, "bytes_per_value": value_bytes}
     if config.mode == "infer":
         return Prediction(

@@ -26,7 +26,7 @@ from ascend_perf.workloads._model_shape import (
     matmul_parameters,
     parameter_count,
 )
-from ascend_perf.workloads._spec import Place, Prediction, Program, Value, at_least, workload
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Value, at_least, workload
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ def decode_bytes(shape: ModelShape, batch: int, context: int, bytes_per_value: i
     return weights * bytes_per_value + batch * context * cache_bytes_per_token(shape, bytes_per_value)
 
 
-def predict(config: Config, world_size: int) -> Prediction:
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
     """Weights and cache at the end of a step, by formula.
 
     Raises:
@@ -137,8 +137,7 @@ def predict(config: Config, world_size: int) -> Prediction:
     """
     if world_size != 1:
         raise ValueError(f"llm-generate runs in 1 process, not {world_size}")
-    # `auto` is bf16 on most devices; on a CPU without bf16 the figures double.
-    size = BYTES["bf16" if config.dtype == "auto" else config.dtype]
+    size = BYTES[target.auto_dtype() if config.dtype == "auto" else config.dtype]
     tokens = config.batch * (config.prompt_tokens + config.new_tokens - (config.cache == "dynamic"))
     return Prediction(
         memory_bytes={

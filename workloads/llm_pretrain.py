@@ -16,7 +16,7 @@ from ascend_perf.workloads import _traffic
 from ascend_perf.workloads._fused import FusedSettings
 from ascend_perf.workloads._layout import Layout
 from ascend_perf.workloads._model_shape import ModelShape
-from ascend_perf.workloads._spec import Place, Prediction, Program, at_least, workload
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, at_least, workload
 from ascend_perf.workloads._training import Training
 
 if TYPE_CHECKING:
@@ -56,10 +56,13 @@ class Config:
         self.training.check_layout(self.layout)
 
 
-def predict(config: Config, world_size: int) -> Prediction:
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
     """Memory and communication of the rank that needs most."""
     all_count = config.text.rows == "joined"
-    return _traffic.predict(config.shape, config.layout, config.training, world_size, all_count=all_count)
+    return _traffic.predict(
+        config.shape, config.layout, config.training, world_size, target=target, operators=config.operators,
+        all_count=all_count,
+    )  # fmt: skip
 
 
 def text_rows(config: Config, place: Place, seed: int) -> CorpusRows:

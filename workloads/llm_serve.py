@@ -30,7 +30,7 @@ from ascend_perf.workloads._fused import FusedSettings
 from ascend_perf.workloads._load import Load, Planned, Record, Round, plan_requests, read_trace, round_from
 from ascend_perf.workloads._model_shape import ModelShape, forward_flops, parameter_count
 from ascend_perf.workloads._serving import ServeSettings, check_vocabulary, predicted, serve
-from ascend_perf.workloads._spec import Place, Prediction, Program, Value, workload
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Value, workload
 
 MODEL_NAME: Final = "llm-serve"
 CLIENT_END_S: Final = 10.0
@@ -65,7 +65,7 @@ def request_flops(shape: ModelShape, prompt: int, output: int) -> int:
     return forward_flops(shape, prompt, prompt, output_tokens=1) + answer
 
 
-def predict(config: Config, world_size: int) -> Prediction:
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
     """Weights and cache, by formula.
 
     Raises:
@@ -73,7 +73,7 @@ def predict(config: Config, world_size: int) -> Prediction:
     """
     if world_size != 1:
         raise ValueError(f"llm-serve runs in 1 process, not {world_size}")
-    return predicted(config.model, config.server)
+    return predicted(config.model, config.server, target)
 
 
 class Client:

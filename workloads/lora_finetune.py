@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 from ascend_perf.model.finding import Words
-from ascend_perf.workloads._fused import FusedSettings
+from ascend_perf.workloads._fused import FusedSettings, operators_in_training
 from ascend_perf.workloads._gradient_traffic import gradient_traffic
 from ascend_perf.workloads._layout import Layout
 from ascend_perf.workloads._lora_shape import (
@@ -25,7 +25,7 @@ from ascend_perf.workloads._lora_shape import (
 )
 from ascend_perf.workloads._model_shape import ModelShape, held_as, memory_prediction, parameter_count
 from ascend_perf.workloads._rank_weights import owners
-from ascend_perf.workloads._spec import Place, Prediction, Program, Traffic, at_least, workload
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Traffic, at_least, workload
 from ascend_perf.workloads._training import Training
 from ascend_perf.workloads.full_finetune import Instructions, data_metrics, instruction_rows
 
@@ -90,12 +90,14 @@ class Config:
         return self.flops(data_ranks) + again * rows
 
 
-def predict(config: Config, world_size: int) -> Prediction:
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
     """Memory and communication of each rank. Activations are an upper bound: those of training all weights."""
     training = config.training
+    dtype = "bf16" if training.weights == "bf16" else training.dtype
+    dtype = target.auto_dtype() if dtype == "auto" else dtype
     held = held_as(
-        batch=training.batch, tokens=training.tokens, dtype="bf16" if training.dtype == "auto" else training.dtype,
-        weights=training.weights, recompute=training.recompute,
+        batch=training.batch, tokens=training.tokens, dtype=dtype, weights=training.weights,
+        recompute=training.recompute, fused=operators_in_training(config.operators, target.kind),
     )  # fmt: skip
     whole = memory_prediction(config.shape, held, weights=training.weights)
     value = 2 if training.weights == "bf16" else FP32_BYTES

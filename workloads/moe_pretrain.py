@@ -19,7 +19,7 @@ from ascend_perf.workloads._fused import FusedSettings
 from ascend_perf.workloads._layout import Layout
 from ascend_perf.workloads._model_shape import ModelShape
 from ascend_perf.workloads._routing import Routing, adjusted_traffic, load_metrics, load_rows, padded_flops
-from ascend_perf.workloads._spec import Place, Prediction, Program, Value, workload
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Value, workload
 from ascend_perf.workloads._training import Training
 from ascend_perf.workloads._virtual import computes_nothing
 from ascend_perf.workloads.llm_pretrain import Config as TextConfig
@@ -49,10 +49,13 @@ class Config:
         self.routing.check(self.shape)
 
 
-def predict(config: Config, world_size: int) -> Prediction:
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
     """Memory and communication of the rank that needs most. What experts' ranks exchange is the mean over ranks."""
     all_count = config.text.rows == "joined"
-    said = _traffic.predict(config.shape, config.layout, config.training, world_size, all_count=all_count)
+    said = _traffic.predict(
+        config.shape, config.layout, config.training, world_size, target=target, operators=config.operators,
+        all_count=all_count,
+    )  # fmt: skip
     traffic = adjusted_traffic(
         said.traffic, config.shape, config.routing, config.training, config.layout, world_size
     )

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ascend_perf.model.finding import Words
 from ascend_perf.ops.aipp import AippConfig, normalising
 from ascend_perf.workloads import _images, _resnet_shape
-from ascend_perf.workloads._spec import Place, Prediction, Program, Value, at_least, workload
+from ascend_perf.workloads._model_shape import VALUE_BYTES
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Value, at_least, workload
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,10 @@ class Config:
         """Whether steps start from decoded pictures."""
         return self.decode == "before" or (self.decode == "auto" and self.preprocess == "aipp")
 
+    def dtype_on(self, kind: str) -> Literal["fp32", "bf16", "fp16"]:
+        """Of the net on a device of that kind."""
+        return self.dtype if self.dtype != "auto" else ("fp32" if kind == "cpu" else "fp16")
+
     @property
     def sent_px(self) -> int:
         """Side of the squares that the host gives to the device."""
@@ -91,12 +96,9 @@ def image_flops(config: Config) -> int:
     return _resnet_shape.image_flops(crop_px=config.crop_px, width=config.base_width, classes=config.classes)
 
 
-def predict(config: Config, world_size: int) -> Prediction:
-    """Memory of one rank; ranks do not talk to each other, each classifies its own images.
-
-    `auto` counts as fp16, as on a device.
-    """
-    value_bytes = 4 if config.dtype == "fp32" else 2
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
+    """Memory of one rank; ranks do not talk to each other, each classifies its own images."""
+    value_bytes = VALUE_BYTES[config.dtype_on(target.kind)]
     return Prediction(
         memory_bytes={
             "weights": _resnet_shape.weight_bytes(
@@ -148,7 +150,7 @@ def resnet50_infer(config: Config, place: Place, seed: int) -> Program:
 
     device = place.device
     torch.manual_seed(seed)
-    dtype = config.dtype if config.dtype != "auto" else ("fp32" if device == "cpu" else "fp16")
+    dtype = config.dtype_on(place.kind)
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     torch.backends.cudnn.allow_tf32 = False
     layout = torch.channels_last if config.channels_last else torch.contiguous_format

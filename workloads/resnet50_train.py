@@ -16,7 +16,8 @@ from typing import Any, Literal
 from ascend_perf.errors import InputError
 from ascend_perf.model.finding import Metric, Words
 from ascend_perf.workloads import _fused, _gradient_traffic, _images, _resnet_shape
-from ascend_perf.workloads._spec import Place, Prediction, Program, Traffic, at_least, workload
+from ascend_perf.workloads._model_shape import VALUE_BYTES
+from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Traffic, at_least, workload
 from ascend_perf.workloads._virtual import computes_nothing
 
 # B images, C channels, H height, W width, K classes
@@ -80,8 +81,8 @@ def image_flops(config: Config) -> int:
     return _resnet_shape.image_train_flops(crop_px=config.crop_px, width=config.base_width, classes=config.classes)
 
 
-def predict(config: Config, world_size: int) -> Prediction:
-    """Memory of one rank, traffic of its data axis. Weights, gradients and momentum are fp32; auto counts as bf16."""
+def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
+    """Memory of one rank, traffic of its data axis. Weights, gradients and momentum are fp32."""
     if config.sync_batch_norm and world_size == 1:
         raise ValueError("sync_batch_norm needs more than one process: --nproc 2")
     sizes = _resnet_shape.tensor_sizes(width=config.base_width, classes=config.classes)
@@ -101,7 +102,7 @@ def predict(config: Config, world_size: int) -> Prediction:
             "optimizer": 4 * sum(sizes) if config.momentum else 0,
             "activations": _resnet_shape.saved_bytes(
                 crop_px=config.crop_px, width=config.base_width, classes=config.classes, batch=config.batch,
-                bytes_per_value=4 if config.dtype == "fp32" else 2,
+                bytes_per_value=VALUE_BYTES[target.auto_dtype("fp16") if config.dtype == "auto" else config.dtype],
             ),
         },
         traffic=tuple(traffic),

@@ -31,6 +31,7 @@ from ascend_perf.bench.results import FOLDER as RESULTS_FOLDER
 from ascend_perf.collectors import devices, energy, environment, one_rank, step_marks, torch_profiler
 from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
 from ascend_perf.workloads import _spec
+from ascend_perf.workloads._auto_dtype import has_bf16
 from ascend_perf.workloads._virtual import computes_nothing
 
 Send = Callable[[Mapping[str, object]], None]
@@ -135,7 +136,10 @@ def _run(
             raise UsageError(f"{workload.name} takes no --{option}", hint=f"leave --{option} out")
     inventory = devices.seen_here()
     device = _device(request["device"], inventory, rank)
-    send({"event": "device", "device": asdict(device), "problems": list(inventory.problems)})
+    send({
+        "event": "device", "device": asdict(device), "problems": list(inventory.problems),
+        "has_bf16": has_bf16(device.type),
+    })  # fmt: skip
     _join(device, rank)
     checkpoints = Path(request["folder"]) / CHECKPOINT_FOLDER if request["save"] else None
     place = _spec.Place(

@@ -217,6 +217,10 @@ class _Attempt:
             if self._virtual is not None:
                 device = self._virtual.name(device)
             self._on_notice(Notice(phase="device", device=device))
+            if self._prediction is not None and self._settings is not None:
+                target = _spec.Target(kind=device.type, has_bf16=message["has_bf16"])
+                world = self._request.world_size
+                self._prediction = predictions.predicted(self._workload, self._settings, world, target)
             if self._prediction is not None:
                 ranks = self._request.ranks
                 forecast = Forecast(
@@ -236,7 +240,8 @@ class _Attempt:
         if not isinstance(error, MachineError) or "out of memory" not in error.what:
             return error
         there, world = self._virtual.settings.memory_bytes, self._request.world_size
-        choices = virtual.choices_that_fit(self._workload, self._settings, world, there)
+        target = predictions.target_of(self._virtual.settings.spec)
+        choices = virtual.choices_that_fit(self._workload, self._settings, world, there, target)
         words = virtual.fitting_words(choices, world, there)
         self._notes.append(words)
         return MachineError(error.what, hint=words)

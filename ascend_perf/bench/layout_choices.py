@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ascend_perf.bench.prediction import target_of
 from ascend_perf.collectors.virtual_npu import VirtualNpu
 from ascend_perf.errors import UsageError
-from ascend_perf.workloads import _spec
 from ascend_perf.model.what_if import AS_PRESET, ONE_DEVICE
+from ascend_perf.workloads import _spec
 
 Changes = Mapping[str, _spec.Value]
 """Settings of a layout."""
@@ -159,8 +160,8 @@ def _choice(
             settings = workload.from_dict({**base, **changes})
             if workload.predict is None:
                 lone = "" if device.world_size == 1 else f"{workload.name} runs in one process only"
-                return Choice(name="one device", overrides=(), problem=lone)
-            prediction = workload.predict(settings.config, device.world_size)
+                return Choice(name=ONE_DEVICE, overrides=(), problem=lone)
+            prediction = workload.predict(settings.config, device.world_size, target_of(device.spec))
         except ValueError as error:
             problem = str(error)
             continue
@@ -169,7 +170,7 @@ def _choice(
             continue
         return Choice(
             name=name_of(settings.as_dict(), device.world_size), overrides=_texts(changes, base),
-            memory_bytes=sum(prediction.memory_bytes.values()), cost_s=_cost(settings, prediction, device),
+            memory_bytes=prediction.peak_bytes, cost_s=_cost(settings, prediction, device),
         )  # fmt: skip
     return Choice(name=_written(changes), overrides=_texts(changes, base), problem=problem)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ascend_perf.bench.traffic import CountedTraffic
+from ascend_perf.device.specs import DeviceSpec
 from ascend_perf.errors import UsageError
 from ascend_perf.model.finding import Metric, Words
 from ascend_perf.units import format_quantity, significant
@@ -26,7 +27,7 @@ class Forecast:
     @property
     def rank_bytes(self) -> int:
         """Memory of the rank that needs most."""
-        return sum(self.prediction.memory_bytes.values())
+        return self.prediction.peak_bytes
 
     @property
     def is_too_large(self) -> bool:
@@ -34,7 +35,14 @@ class Forecast:
         return self.device_bytes is not None and self.rank_bytes * self.sharing_ranks > self.device_bytes
 
 
-def predicted(workload: _spec.Workload, settings: _spec.Settings, world_size: int) -> _spec.Prediction | None:
+def target_of(spec: DeviceSpec | None) -> _spec.Target:
+    """An NPU of the device table, for a prediction; one that is not in it is taken to multiply bf16."""
+    return _spec.Target(has_bf16=spec is None or spec.matrix_peak("bf16") is not None)
+
+
+def predicted(
+    workload: _spec.Workload, settings: _spec.Settings, world_size: int, target: _spec.Target = _spec.NPU
+) -> _spec.Prediction | None:
     """The prediction of a workload; None where it has none and runs in one process.
 
     Raises:
@@ -45,7 +53,7 @@ def predicted(workload: _spec.Workload, settings: _spec.Settings, world_size: in
             raise UsageError(f"{workload.name} runs in one process only, got {world_size}", hint="leave --nproc out")
         return None
     try:
-        return workload.predict(settings.config, world_size)
+        return workload.predict(settings.config, world_size, target)
     except ValueError as error:
         raise UsageError(f"{workload.name} on {world_size} processes: {error}") from error
 
@@ -55,7 +63,7 @@ def metrics_of(prediction: _spec.Prediction) -> tuple[Metric, ...]:
     memory = prediction.memory_bytes
     named = {f"predicted_memory_{component}": count for component, count in memory.items()}
     if memory:
-        named["predicted_memory"] = sum(memory.values())
+        named["predicted_memory"] = prediction.peak_bytes
     if prediction.traffic:
         named["predicted_communication_per_step"] = sum(part.bytes_per_step for part in prediction.traffic)
     return tuple(Metric(name=name, value=value, unit="bytes", better="lower") for name, value in named.items())

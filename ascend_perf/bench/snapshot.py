@@ -65,7 +65,7 @@ def take(request: Request, path: Path, *, timeout_s: float = TIMEOUT_S) -> OpStr
     if workload.min_ranks > request.world_size:
         raise UsageError(f"{workload.name} needs {workload.min_ranks} processes or more",
                          hint=f"add --nproc {workload.min_ranks}")  # fmt: skip
-    prediction = predicted(workload, settings, request.world_size)
+    prediction = predicted(workload, settings, request.world_size, _spec.Target(kind="cpu"))
     before.check_packages(workload)
     if request.data is not None and not request.data.exists():
         raise InputError(f"--data {request.data}: there is nothing", hint="check the path")
@@ -73,7 +73,7 @@ def take(request: Request, path: Path, *, timeout_s: float = TIMEOUT_S) -> OpStr
     reasons: list[str] = []
     for mode in modes:
         if mode == "real" and request.mode == "auto" and prediction is not None:
-            needed = sum(prediction.memory_bytes.values())
+            needed = prediction.peak_bytes
             if needed > MAX_REAL_BYTES:
                 reasons.append(f"real: it needs {needed} bytes, ask for it with --mode real")
                 continue

@@ -365,7 +365,8 @@ def completed(said: Said, records: Sequence[Record], clock: str) -> Said:
 
 
 def choices_that_fit(
-    workload: _spec.Workload, settings: _spec.Settings, world_size: int, memory_bytes: int
+    workload: _spec.Workload, settings: _spec.Settings, world_size: int, memory_bytes: int,
+    target: _spec.Target = _spec.NPU,
 ) -> list[tuple[int, dict[str, _spec.Value], int]]:
     """Changes of layout and recomputation with which the modelled memory fits a device: those that change least first.
 
@@ -394,7 +395,7 @@ def choices_that_fit(
         for world, changes in tried[number]:
             try:
                 config = workload.from_dict({**now, **changes}).config
-                needed = sum(workload.predict(config, world).memory_bytes.values())
+                needed = workload.predict(config, world, target).peak_bytes
             except (UsageError, ValueError):  # it does not fit the model or the world
                 continue
             if needed <= memory_bytes:

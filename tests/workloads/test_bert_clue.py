@@ -12,6 +12,7 @@ import pytest
 
 from ascend_perf.errors import InputError, UsageError
 from ascend_perf.workloads import _bert_memory
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._encoder_shape import EncoderShape, encoder_flops, encoder_train_flops
 from ascend_perf.workloads._gradient_traffic import bucket_count, gradient_traffic
 from ascend_perf.workloads._spec import Place, Program, find_workload
@@ -103,7 +104,7 @@ def test_predicted_memory_is_what_the_tensors_take(dtype: Any) -> None:
     program = bert_clue.build(config, Place(), 0)
     program.step()
 
-    measured, predicted = dict(program.memory_bytes()), predict(config, 1).memory_bytes
+    measured, predicted = dict(program.memory_bytes()), predict(config, 1, target_here("cpu")).memory_bytes
     assert measured["weights"] == predicted["weights"]
     assert measured["gradients"] == predicted["gradients"]
     assert measured["optimizer"] == pytest.approx(predicted["optimizer"], rel=0.005)  # and a step count per tensor

@@ -15,6 +15,7 @@ import pytest
 from ascend_perf.errors import InputError
 from ascend_perf.workloads import full_finetune as full
 from ascend_perf.workloads import lora_finetune as lora
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._lora_shape import TARGETS, lora_flops, lora_parameters, lora_recomputed_flops, targets_of
 from ascend_perf.workloads._model_shape import ModelShape, parameter_count
 from ascend_perf.workloads._spec import Place, Workload
@@ -217,7 +218,7 @@ def test_frozen_weights_may_be_bf16_while_corrections_stay_fp32() -> None:
     program = lora.lora_finetune.build(config, Place(), 0)
     program.step()
     program.step()
-    measured, predicted = program.memory_bytes(), lora.predict(config, 1).memory_bytes
+    measured, predicted = program.memory_bytes(), lora.predict(config, 1, target_here("cpu")).memory_bytes
 
     trained = lora_parameters(SHAPE, 8, EVERY)
     assert measured["weights"] == predicted["weights"] == 2 * parameter_count(SHAPE) + 4 * trained

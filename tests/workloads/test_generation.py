@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ascend_perf.errors import UsageError
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._model_shape import ModelShape, cache_bytes_per_token, forward_flops
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads.llm_generate import (
@@ -273,7 +274,7 @@ def test_the_program_of_a_batch(padding: Literal["none", "left"]) -> None:
     assert program.items_per_step == 18
     # A cache of 9 + 6 tokens for 3 rows.
     assert program.memory_bytes()["cache"] == 3 * 15 * cache_bytes_per_token(DENSE, 4)
-    assert dict(program.memory_bytes()) == dict(predict(config, 1).memory_bytes)
+    assert dict(program.memory_bytes()) == dict(predict(config, 1, target_here("cpu")).memory_bytes)
     latencies = program.latencies_ns()
     assert [len(latencies[name]) for name in ("prefill", "decode", "tpot")] == [2, 2, 2]
     assert latencies["tpot"] == [round(value / 5) for value in latencies["decode"]]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ascend_perf.errors import UsageError
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._load import Load, Planned, Target, plan_requests, read_trace, run_round
 from ascend_perf.workloads._load_figures import figures_of, percentile
 from ascend_perf.workloads._model_shape import ModelShape, cache_bytes_per_token, forward_flops, parameter_count
@@ -147,7 +148,7 @@ def test_the_program_runs_rounds_of_load(mode: Any, tmp_path: Path) -> None:
             "weights": parameter_count(SHAPE) * 4,
             "cache": 404 * cache_bytes_per_token(SHAPE, 4),  # 100 blocks of 4, and the spare one
         }
-        assert dict(predict(CONFIG, 1).memory_bytes) == dict(program.memory_bytes())
+        assert dict(predict(CONFIG, 1, target_here("cpu")).memory_bytes) == dict(program.memory_bytes())
     finally:
         program.close()
 

@@ -76,7 +76,7 @@ def test_the_presets_fit_the_devices_that_they_name(name: str, devices: int) -> 
     config = moe_pretrain.settings(name).config
     assert isinstance(config, Config)
 
-    assert sum(predict(config, devices).memory_bytes.values()) < 55e9
+    assert predict(config, devices).peak_bytes < 59e9
 
 
 def test_a_dense_model_is_refused() -> None:

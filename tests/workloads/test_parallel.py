@@ -8,9 +8,12 @@ from functools import cache
 
 import pytest
 
+from ascend_perf.workloads._job import Job
 from ascend_perf.workloads._layout import Layout
+from ascend_perf.workloads._rank_memory import rank_memory
 from ascend_perf.workloads._rank_weights import rank_weights
-from ascend_perf.workloads._traffic import Job, predict, rank_memory, rank_traffic
+from ascend_perf.workloads._spec import Target
+from ascend_perf.workloads._traffic import predict, rank_traffic
 from ascend_perf.workloads._training import Training
 from tests.workloads._layout_cases import EXPERTS, LATENT_EXPERTS, SHAPE, Case, Outcome, every_layout
 from tests.workloads._ranks import run_ranks
@@ -111,7 +114,7 @@ def job_of(case: Case, world: int) -> Job:
     training = replace(case.training, batch=case.rows // axes.data)
     return Job(
         shape=case.shape, layout=case.layout, training=training, axes=axes, dtype=case.dtype,  # type: ignore[arg-type]
-        all_count=not case.packed,
+        all_count=not case.packed, target=Target(kind="cpu"),
     )  # fmt: skip
 
 

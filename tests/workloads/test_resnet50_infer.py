@@ -12,6 +12,7 @@ import pytest
 
 from ascend_perf.errors import InputError
 from ascend_perf.workloads import _resnet_shape
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._images import MEAN_RGB, STD_RGB, as_pixels, decode, normalise, resize, synthetic_jpegs
 from ascend_perf.workloads._spec import Place
 from ascend_perf.workloads.resnet50_infer import Config, aipp_config, image_flops, predict, resnet50_infer, stages
@@ -216,7 +217,7 @@ def test_the_predicted_memory_is_that_of_the_tensors() -> None:
     config = replace(SMALL, dtype="fp32", crop_px=64, base_width=8)
     program = resnet50_infer.build(config, Place(), 0)
 
-    assert dict(program.memory_bytes())["weights"] == predict(config, 1).memory_bytes["weights"]
+    assert dict(program.memory_bytes())["weights"] == predict(config, 1, target_here("cpu")).memory_bytes["weights"]
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -240,7 +241,7 @@ def test_the_predicted_memory_is_that_of_the_tensors() -> None:
     x_BCHW = torch.zeros((2, 3, 64, 64))
     with torch.no_grad(), Count():
         program.model(x_BCHW)  # type: ignore[operator]
-    predicted = predict(config, 1).memory_bytes["activations"]
+    predicted = predict(config, 1, target_here("cpu")).memory_bytes["activations"]
     # At the end of the second block: the input, the pooled stem, and four times 32 x 16^2 values; fp32, two pictures.
     assert predicted == 4 * 2 * (3 * 64**2 + 8 * 16**2 + 4 * 32 * 16**2)
     assert most + x_BCHW.nbytes == predicted

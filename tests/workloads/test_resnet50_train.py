@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from ascend_perf.errors import InputError
+from ascend_perf.workloads._auto_dtype import target_here
 from ascend_perf.workloads._spec import Place, Program, find_workload
 from ascend_perf.workloads.resnet50_train import Config, image_flops, predict, resnet50_train
 from tests.workloads._ranks import run_ranks
@@ -89,7 +90,7 @@ def test_predicted_memory_is_what_the_tensors_take(built: Any, dtype: Any) -> No
     program = built(config)
     program.step()
 
-    measured, predicted = dict(program.memory_bytes()), predict(config, 1).memory_bytes
+    measured, predicted = dict(program.memory_bytes()), predict(config, 1, target_here("cpu")).memory_bytes
     for name in ("weights", "gradients", "optimizer"):
         assert measured[name] == predicted[name]
     assert measured["activations"] == pytest.approx(predicted["activations"], rel=0.005 if dtype == "fp32" else 0.05)

@@ -1,0 +1,117 @@
+"""Peaks of trainings on a virtual NPU, as its real allocator counts them: one process, one workload after the other.
+
+    python -m tests.workloads._virtual_memory < cases.json
+
+Cases are [[workload, [setting, ...]], ...], each trained for three steps; the last line of the output is JSON: the most
+bytes that tensors asked for in the third step, and the measured components.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).parents[2]
+SETTLED_S: Final = 120
+SLACK_BYTES: Final = 8 << 20
+"""The mask of attention, and what is small."""
+
+
+def measured(
+    cases: Sequence[tuple[str, Sequence[str]]], folder: Path, *, world_size: int = 1
+) -> list[Mapping[str, Any]]:
+    """What the process of these cases said, which stands for all ranks of a job."""
+    from ascend_perf.bench.virtual import Job, VirtualDevices
+    from ascend_perf.collectors.virtual_npu import VirtualNpu
+
+    job = Job(settings=VirtualNpu(world_size=world_size, clock="modelled"), processes=1)
+    environment = VirtualDevices(job, folder).environment({**os.environ, "OMP_NUM_THREADS": "1"})
+    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.workloads._virtual_memory"], input=json.dumps(cases), env=environment, cwd=folder,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(said, list)
+    return said
+
+
+def main() -> None:
+    import torch
+    import torch.distributed as dist
+
+    from ascend_perf.collectors import one_rank
+
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    torch.npu.set_device("npu:0")
+    if world > 1:
+        one_rank.install()
+        dist.init_process_group("hccl")
+    said = []
+    for name, settings in json.loads(sys.stdin.read()):
+        _settled(SLACK_BYTES, world)  # the case before is gone
+        said.append(_peak(name, settings, world))
+        gc.collect()
+    print("\n" + json.dumps(said), flush=True)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def _peak(name: str, settings: Sequence[str], world: int) -> dict[str, Any]:
+    import torch
+
+    from ascend_perf.workloads import _spec
+
+    workload = _spec.find_workload(name)
+    config: Any = workload.settings("tiny", settings).config
+    assert workload.predict is not None
+    held = workload.predict(config, world).memory_bytes
+    before = _requested("current")
+    program = workload.build(config, _spec.Place(device="npu:0", world_size=world), 0)
+    try:
+        for _ in range(2):
+            program.step()
+        # The buckets of DDP's first step are let go of with its collectives.
+        _settled(before + held["weights"] + held["gradients"] + held["optimizer"] + SLACK_BYTES, world)
+        torch.npu.reset_peak_memory_stats()
+        program.step()
+        torch.npu.synchronize()
+        return {"peak": _requested("peak") - before, "components": dict(program.memory_bytes())}
+    finally:
+        program.close()
+        program.save.__self__.job.groups.close()  # type: ignore[union-attr]  # of a Trainer: they hold what they sent
+
+
+def _requested(which: str) -> int:
+    import torch
+
+    return int(torch.npu.memory_stats()[f"requested_bytes.all.{which}"])
+
+
+def _settled(most_bytes: int, world: int) -> None:
+    """Wait until torch_npu has let go of tensors of collectives that are done: its watchdog looks once a second."""
+    import torch
+    import torch.distributed as dist
+
+    end = time.monotonic() + SETTLED_S
+    while True:
+        if world > 1:
+            dist.all_reduce(torch.ones(1, device="npu"))
+        torch.npu.synchronize()
+        torch.empty(1, device="npu")  # an allocation looks for blocks whose events have passed
+        if _requested("current") <= most_bytes:
+            return
+        assert time.monotonic() < end, f"{_requested('current')} bytes are still there, expected {most_bytes}"
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
