@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from ascend_perf.model.finding import Words
+from ascend_perf.model.finding import Words, marked
 from ascend_perf.model.run import Fact
 from ascend_perf.model.trend import Change, Result, Trend, TrendBook
 from ascend_perf.reports.catalogue import catalogue, words
@@ -78,7 +78,9 @@ def _sentence(trend: Trend, change: Change) -> Words:
     return words(
         "trends.sentence",
         metric=safe(trend.metric, MAX_NAME),
-        benchmark=safe(trend.benchmark, MAX_NAME),
+        benchmark=marked(
+            _same(safe(trend.benchmark, MAX_NAME)), words("trends.simulated") if trend.is_simulated else None
+        ),
         size=size_words(change),
         old=format_quantity(old, trend.unit),
         new=format_quantity(new, trend.unit),
@@ -161,6 +163,7 @@ def _index(book: TrendBook, groups: Mapping[str, Sequence[Trend]], version: str,
         "rows": [_row(trend) | {"page": f"{FOLDER}/{page_of[trend.series]}"} for trend in book.trends],
         "machines": {key: _machine(facts) for key, facts in book.machines.items()},
         "simulated": any(trend.is_simulated for trend in book.trends),
+        "partly": len({trend.is_simulated for trend in book.trends}) > 1,
     }  # fmt: skip
     items = [change_sentence(book, trend, change) for trend, change in changes[:50]]
     return _page(document, words("trends.title"), main, items, version, lang)

@@ -548,8 +548,6 @@ def _change_lines(book: TrendBook, trend: Trend, change: Change, lang: Lang) -> 
         f"  {trend.suite} · {trend.branch or '—'} · {trend.machine}",
         f"  {getattr(place_words(book, trend, change), lang)}",
     ]
-    if trend.is_simulated:
-        lines[0] += f"  [{say['simulated']}]"
     if change.facts:
         facts = ", ".join(f"{name} {old} → {new}" for name, old, new in change.facts)
         lines.append("  " + str(say["also"]).format(facts))

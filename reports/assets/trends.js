@@ -8,7 +8,7 @@
   function head() {
     return h("section", { id: "verdict", class: "verdict" + (AP.data.state === "worse" ? " sev-critical" : AP.data.state === "clean" ? " clean" : "") },
       h("p", { class: "badges" },
-        AP.data.simulated && h("span", { class: "badge simulated" }, AP.t("trends.simulated")),
+        AP.data.simulated && h("span", { class: "badge simulated" }, AP.t(AP.data.partly ? "trends.partly_simulated" : "trends.simulated")),
         h("span", { class: "muted" }, AP.data.generator)),
       h("h1", null, AP.data.kind === "index" ? AP.w(AP.data.main) : h("strong", null, AP.w(AP.data.main))),
       h("dl", { class: "facts" }, AP.data.facts.map(function (x) { return h("div", null, h("dt", null, AP.w(x[0])), h("dd", null, AP.w(x[1]))); })));
@@ -41,8 +41,7 @@
     return h("article", { class: "change " + c.direction },
       h("h3", null, AP.t("trends.since", { commit: AP.w(c.commit) }), h("span", { class: "muted" }, " · " + [c.day].concat(c.group.slice(0, 2)).filter(Boolean).join(" · "))),
       h("ul", { class: "changes" }, list.map(function (x) {
-        return h("li", { class: x.direction, "data-change": x.id }, word(x), " · ", h("a", { href: x.page + "#series-" + x.series }, AP.w(x.short)), " ",
-          x.simulated ? h("span", { class: "muted" }, AP.t("trends.simulated") + " ") : null, h("code", { class: "muted" }, x.id));
+        return h("li", { class: x.direction, "data-change": x.id }, word(x), " · ", h("a", { href: x.page + "#series-" + x.series }, AP.w(x.short)), " ", h("code", { class: "muted" }, x.id));
       })),
       h("p", null, AP.w(c.between)),
       circumstances(c));

@@ -15,7 +15,7 @@ from ascend_perf.errors import InputError, UsageError
 from ascend_perf.history.database import Database
 from ascend_perf.history.store import Store
 from ascend_perf.history.trends import trends_of
-from ascend_perf.reports.trends import grouped, is_web, write_site
+from ascend_perf.reports.trends import change_sentence, grouped, is_web, open_changes, write_site
 from tests.history import _samples
 from tests.history.test_command import _run
 from tests.reports._browser import Browser, chromium
@@ -106,7 +106,7 @@ def test_pages_ask_for_nothing_and_run_only_our_script(site: Path) -> None:
 def test_simulated_figures_are_said_to_be_so(site: Path) -> None:
     index = _document(site / "index.html")
 
-    assert index["simulated"]
+    assert index["simulated"] and index["partly"]
     assert {row["simulated"] for row in index["rows"] if row["benchmark"] == "simulated/one"} == {True}
     assert _document(_page_of(site, "simulated/one"))["simulated"]
     assert not _document(_page_of(site, "llm-pretrain"))["simulated"]
@@ -230,3 +230,23 @@ def test_a_reader_finds_the_change_and_its_values(browser: Browser, site: Path) 
     assert "0026c0ffee00" in browser.run("document.querySelector('.tip').textContent")  # the last but one of 40
     assert browser.run("document.querySelector('a.back').getAttribute('href')") == "../index.html"
     assert browser.messages == []
+
+
+def test_a_sentence_about_simulated_figures_says_so(tmp_path: Path) -> None:
+    """Also where it is the first of the overview, and the badge does not call measured trends simulated."""
+    path = tmp_path / "history.sqlite"
+    store = Store(Database(str(path)))
+    for night in range(16):
+        step = 1.1e8 if night > 7 else 1e8
+        made = _samples.results(night, (step, 1.01 * step, 0.99 * step), simulated=True)
+        store.add(_samples.write(tmp_path / f"n{night}", made), allow_simulated=True)
+    book = trends_of(store)
+    store.database.close()
+    sentences = [change_sentence(book, trend, change) for trend, change in open_changes(book)]
+    assert sentences and all("(simulated)" in one.en and "（仿真）" in one.zh for one in sentences)
+    out = tmp_path / "site"
+    out.mkdir()
+    write_site(book, out, version="0")
+    index = _document(out / "index.html")
+    assert "llm-pretrain/tiny/npu/8 (simulated): " in index["main"][0]
+    assert (index["simulated"], index["partly"]) == (True, False)
