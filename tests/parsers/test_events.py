@@ -203,7 +203,7 @@ def test_many_traces_glued_together_are_decoded_once_each(
 
 def test_an_event_nested_without_end_is_damage(tmp_path: Path) -> None:
     events = [json.dumps({"ph": "X", "name": f"e{n}", "args": {"n": n}}) for n in range(40)]
-    events.insert(20, '{"ph": "X", "name": "deep", "args": {"a": ' + "[" * 1200 + "]" * 1200 + "}}")
+    events.insert(20, '{"ph": "X", "name": "deep", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}")
     path = tmp_path / "t.json"
     path.write_text("[" + ",".join(events) + "]")
     names, file = names_of(path, 1 << 20)
