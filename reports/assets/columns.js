@@ -1,6 +1,7 @@
 // Which columns of a table stand open: where not all of them fit, the less important ones fold behind a button.
 (function () {
-  const KEEP = 4; // columns that stand in any case
+  const KEEP = [3, 4]; // columns that stand in any case, on a phone and on wider screens
+  const PHONE = 500; // px
   const PAPER = 1320; // px of the screen that a landscape page holds: its letters are smaller
   const MOST_HEAD = 10, LEAST_HEAD = 7; // em of a heading's line
   const MOST_LONG = 56, LEAST_LONG = 26; // em of a cell with a long text
@@ -9,27 +10,45 @@
   // What folds first, in this order. A table that is not named here scrolls sideways instead.
   const MINOR = {
     steps: ["source", "preparing_us", "copy_not_overlapped_us", "bubble_us", "overlapped_us", "communication_us", "wait_us"],
+    "step-classes": ["total_ns", "count", "component"],
+    "critical-path": ["mean_share_ratio", "mean_ns"],
+    "critical-path-steps": ["unknown_ns"],
     "critical-path-elements": ["count", "pieces", "on_path_ratio", "total_ns"],
     "critical-path-slack": ["critical", "slack_min_ns", "total_ns", "count"],
-    "critical-path-what-if": ["saved_ns"],
+    "critical-path-what-if": ["saved_ns", "step_ns"],
     "step-checks": ["difference_us"],
     "counter-summary": ["parts", "samples", "peak", "most_ratio", "high_ratio", "mean_ratio", "least", "idle", "communicating"],
-    "top-kernels": ["stream", "start_ns", "min_ns", "max_ns", "core", "cumulative_ratio", "op_type", "share_ratio"],
-    "op-types": ["min_ns", "max_ns", "core", "cumulative_ratio", "class", "share_ratio"],
-    "core-types": ["min_ns", "max_ns", "cumulative_ratio"],
+    "top-kernels": ["stream", "start_ns", "min_ns", "max_ns", "core", "cumulative_ratio", "op_type", "mean_ns", "count"],
+    "op-types": ["min_ns", "max_ns", "core", "cumulative_ratio", "class", "mean_ns", "count"],
+    "core-types": ["min_ns", "max_ns", "cumulative_ratio", "mean_ns"],
     "fusion-candidates": ["start_ns", "gradient", "kernels", "idle_ns", "row", "launches", "layers", "count"],
     "repeated-kernels": ["stream", "start_ns", "launches", "bytes", "length"],
-    shapes: ["min_ns", "max_ns", "output_shapes", "core", "cumulative_ratio", "input_dtypes", "mean_ns", "share_ratio"],
-    mac: ["core", "pmu_flops_per_s", "shape_flops_per_s", "peak_flops_per_s", "mac_ratio", "cube_utilisation_ratio", "busiest_pipe_ratio", "dtype", "op_type", "mfu_ratio", "count", "bound"],
+    shapes: ["min_ns", "max_ns", "output_shapes", "core", "cumulative_ratio", "input_dtypes", "mean_ns", "count"],
+    mac: ["core", "pmu_flops_per_s", "shape_flops_per_s", "peak_flops_per_s", "mac_ratio", "cube_utilisation_ratio", "busiest_pipe_ratio", "dtype", "op_type", "mfu_ratio", "count", "bound", "shapes", "time_ns"],
+    roofs: ["basis", "confidence", "kind"],
+    dma: ["time_ns"],
+    packets: ["time_ratio", "count", "size_bytes"],
+    launch: ["p95_ns", "count"],
+    sequences: ["length", "busy_ns", "start_ns", "count"],
+    "vector-chains": ["shapes", "start_ns", "kernels"],
+    "memory-blocks": ["alloc_ns"],
+    "memory-steps": ["least_allocated_bytes", "grown_bytes"],
+    "job-critical-path-what-if": ["saved_ns", "step_ns"],
+    "job-critical-path-elements": ["pieces", "component"],
+    "timeline-longest": ["count", "lane"],
+    "flame-frames": ["count"],
+    missing: ["rank"],
+    analyzers: ["rank", "findings"],
+    settings: ["ranks"],
     roofline: ["roof", "dtype", "op_type", "count"],
-    "roofline-classes": ["flops_formula", "bytes_formula", "flops_covered_ratio", "bytes_covered_ratio", "roof_flops_per_s", "intensity_flops_per_byte", "bytes", "flops", "achieved_bytes_per_s"],
+    "roofline-classes": ["flops_formula", "bytes_formula", "flops_covered_ratio", "bytes_covered_ratio", "roof_flops_per_s", "intensity_flops_per_byte", "bytes", "flops", "achieved_bytes_per_s", "achieved_flops_per_s", "count"],
     copies: ["small_count", "median_bytes"],
-    conversions: ["size_bytes"],
-    "comm-ops": ["algo_bytes_per_s", "share_ratio", "size_bytes", "transit_ns", "count"],
-    "comm-groups": ["parallel_from", "size_bytes", "ranks", "transit_ns"],
+    conversions: ["size_bytes", "dtypes", "count"],
+    "comm-ops": ["algo_bytes_per_s", "share_ratio", "size_bytes", "transit_ns", "count", "bus_bytes_per_s", "group"],
+    "comm-groups": ["parallel_from", "size_bytes", "ranks", "transit_ns", "count", "parallel"],
     "comm-hotspots": ["stream", "group", "start_ns", "op", "transit_ns"],
-    "comm-waits": ["plane", "link_bytes_per_s", "longest_start_ns", "longest_call", "group", "late_calls", "longest_ns", "calls"],
-    "comm-links": ["transport", "time_ns"],
+    "comm-waits": ["plane", "link_bytes_per_s", "longest_start_ns", "longest_call", "group", "late_calls", "longest_ns", "calls", "share_ratio"],
+    "comm-links": ["time_ns", "transport", "group", "size_bytes"],
     "link-matrix": ["seen_by", "samples", "usual_bytes_per_s", "op", "size_bytes", "time_ns", "transport"],
     "size-bandwidth": ["total_ns", "group_size", "peak_bytes_per_s", "transport", "count"],
     "host-ops": ["cumulative_ratio", "mean_self_ns", "example_shapes", "total_ns_per_step", "count_per_step"],
@@ -111,7 +130,7 @@
       left++;
     });
     for (const i of view.foldable) {
-      if (sum <= room || left <= KEEP) break;
+      if (sum <= room || left <= KEEP[room < PHONE ? 0 : 1]) break;
       if (out.has(i) || i === view.sorted()) continue;
       out.add(i);
       sum -= widths[i];

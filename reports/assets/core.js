@@ -112,7 +112,10 @@ const AP = {};
       last = width;
       // In the next frame: drawing inside the callback changes sizes that are still being observed.
       requestAnimationFrame(function () {
-        box.replaceChildren.apply(box, [].concat(draw(width)));
+        const made = [].concat(draw(width));
+        // On paper a drawing that was made for a wider window shrinks.
+        made.forEach(function (node) { if (node.tagName === "svg") node.setAttribute("viewBox", "0 0 " + node.getAttribute("width") + " " + node.getAttribute("height")); });
+        box.replaceChildren.apply(box, made);
       });
     });
     observer.observe(box);
@@ -227,10 +230,10 @@ const AP = {};
       unit: column.unit,
       title: column.title,
       clock: Boolean(column.clock),
+      mark: column.mark || null,
       isText: isText,
       codes: column.codes,
       texts: column.texts,
-      mark: column.mark || null,
       get: isText
         ? function (row) { return column.codes[row] < 0 ? null : AP.w(column.texts[column.codes[row]]); }
         : function (row) { return column.data[row]; },

@@ -147,8 +147,20 @@
     node.focus({ preventScroll: true });
   }
 
+  const PAPER = { width: 1020, height: 620 }; // px of a landscape page for a drawing
+
+  /** How much drawings on a canvas must shrink to keep to a page. */
+  function shrink() {
+    document.querySelectorAll(".timeline-box, .strip-box, .flame canvas").forEach(function (node) {
+      if (!node.offsetWidth) return;
+      node.style.setProperty("--drawn", node.offsetWidth + "px");
+      node.style.setProperty("--shrink", Math.min(1, PAPER.width / node.offsetWidth, PAPER.height / node.offsetHeight).toFixed(3));
+    });
+  }
+
   let folded = null;
   window.addEventListener("beforeprint", function () {
+    shrink();
     folded = Array.from(document.querySelectorAll("details:not([open])"));
     folded.forEach(function (d) { d.open = true; });
     AP.print(true);

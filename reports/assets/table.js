@@ -2,6 +2,7 @@
 (function () {
   const h = AP.h;
   const FIRST_ROWS = 12;
+  const PAPER_ROWS = 100; // on paper, which cannot be searched
   const MOST_ROWS = 2000; // More rows than this in the document make the browser slow; searching narrows them down.
 
   const MOST_BREAKABLE = 400;
@@ -169,7 +170,7 @@
     const named = table.name === "top-kernels" && columns.find(function (c) { return c.reader.name === "name"; });
     const kernels = named ? named.reader : null;
     let folded = new Set(); // numbers of columns that do not stand
-    let isPaper = false; // which cannot be clicked: all rows within reason are there, and no column beyond its edge
+    let isPaper = false; // which cannot be clicked: many rows are there, and no column beyond its edge
     const body = h("tbody");
     const headRow = h("tr");
     const scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": AP.w(table.title) });
@@ -203,8 +204,8 @@
 
     function draw() {
       const order = arranged(columns, table.rows, state);
-      const all = isPaper ? table.rows <= 500 : state.all;
-      const limit = all ? MOST_ROWS : FIRST_ROWS;
+      const all = isPaper || state.all;
+      const limit = isPaper ? PAPER_ROWS : all ? MOST_ROWS : FIRST_ROWS;
       const ids = new Set();
       const open = columns.map(function (c, i) { return i; }).filter(function (i) { return !folded.has(i); });
       heads.forEach(function (head, i) {
@@ -245,7 +246,7 @@
       }
       if (bars[c.reader.name] && typeof value === "number") {
         const share = Math.max(0, Math.min(1, value / bars[c.reader.name]));
-        props.style = { "--fill": (share * 100).toFixed(1) + "%" };
+        props.style = { "--fill": share.toFixed(3) };
         props.class += " filled";
       }
       if (i === 0 && options.onRow && options.selectable(row)) {

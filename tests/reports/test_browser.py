@@ -279,6 +279,39 @@ def test_print_opens_everything_and_hides_the_controls(page: Browser) -> None:
     page.prefer("light")
 
 
+BEYOND = """(() => {
+  const found = [], edge = document.documentElement.clientWidth + 1;
+  for (const f of document.querySelectorAll('figure.table')) {
+    const t = f.querySelector('table').getBoundingClientRect(), b = f.getBoundingClientRect();
+    if (t.height && (t.bottom > b.bottom + 1 || t.right > edge)) found.push(f.dataset.table);
+  }
+  for (const n of document.querySelectorAll('.draw svg, canvas')) {
+    const b = n.getBoundingClientRect();
+    if (b.width && (b.right > edge || b.height > 660)) found.push(n.closest('figure').dataset.chart);
+  }
+  return found;
+})()"""
+"""Tables that run out of their figure, and over what follows it, or over the edge; drawings larger than a page."""
+
+
+def test_on_paper_nothing_lies_on_something_else_or_beyond_the_edge(page: Browser) -> None:
+    page.size(1920, 900)
+    page.settle()
+    page.run("window.dispatchEvent(new Event('beforeprint'))")
+    page.prefer("light", "print")
+    # Like a page of paper, whose width no script is told of: a drawing stays what it was.
+    page.run("document.getElementById('app').style.width = '1032px'; document.body.style.width = '1032px'")
+
+    beyond = page.run(BEYOND.replace("document.documentElement.clientWidth", "1032"))
+
+    assert beyond == []
+    heads = "getComputedStyle(document.querySelector('figure.table th .head')).display"
+    assert page.run(heads) == "contents"  # Chromium does not say buttons again at the top of the next page
+    page.run("window.dispatchEvent(new Event('afterprint'))")
+    page.prefer("light")
+    page.size(1280, 900)
+
+
 FIGURES: list[tuple[float, Unit]] = [
     (0, "ns"), (7, "ns"), (999, "ns"), (1000, "ns"), (14_356, "ns"), (999_960, "ns"), (136_581_009, "ns"),
     (9_999_500_000, "ns"), (12_345_678_901, "ns"), (136.581, "ms"), (0.0123, "us"), (98.34, "s"), (0, "ratio"),
