@@ -242,6 +242,22 @@ def read_state(folder: Path, device: str) -> dict[str, Any]:
     return state
 
 
+def load_weights(model: nn.Module, folder: Path, device: str) -> None:
+    """Take the weights of a state that `Training.save` wrote.
+
+    Raises:
+        InputError: there is none, it is damaged, or it is of another model.
+    """
+    state = read_state(folder, device)
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"{folder.name} holds another model: {reason}", hint="use the settings of the run that saved it"
+        ) from error
+
+
 class _SavedBytes:
     """Counts the memory that forward keeps for backward, the model's own left out; views of one tensor count once."""
 

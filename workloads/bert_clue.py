@@ -3,23 +3,21 @@
     train:  take a batch -> pad -> copy -> forward -> loss -> backward -> clip -> AdamW
     infer:  take a batch -> pad -> copy -> forward
 
-The net is in `_bert.py`, texts in `_clue.py`, tokens in `_wordpiece.py`, the training step in `_classifying.py`. Read
-top to bottom: settings, prediction, batches, build.
+The net is in `_bert.py`, texts in `_clue.py`, tokens in `_wordpiece.py`, batches in `_encoded_texts.py`, the training
+step in `_classifying.py`. Read top to bottom: settings, prediction, lengths, build.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from ascend_perf.errors import InputError
 from ascend_perf.model.finding import Metric, Words
-from ascend_perf.workloads import _batches, _bert_memory, _clue, _wordpiece
+from ascend_perf.workloads import _batches, _bert_memory
+from ascend_perf.workloads._encoded_texts import Encoded, Ints, PaddedBatches, read_or_make
 from ascend_perf.workloads._encoder_shape import EncoderShape, encoder_flops, encoder_parameters, encoder_train_flops
 from ascend_perf.workloads._fused import Fused, FusedSettings
 from ascend_perf.workloads._gradient_traffic import gradient_traffic
@@ -30,9 +28,7 @@ from ascend_perf.workloads._virtual import computes_nothing
 if TYPE_CHECKING:
     import torch
 
-# B batch, T tokens, K classes, N samples
-
-Ints = npt.NDArray[np.int64]
+# B batch, N samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,62 +123,12 @@ def padded_length(config: Config, longest: int) -> int:
     return min(config.tokens, -(-longest // config.bucket_tokens) * config.bucket_tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """Texts as tokens: rows padded to `tokens` with `padding` (segments with 0)."""
-
-    tokens_NT: Ints
-    segments_NT: Ints
-    lengths_N: Ints
-    labels_N: Ints
-
-
-def encoded(config: Config, samples: Sequence[_clue.Sample], tokenizer: _wordpiece.WordPiece) -> Encoded:
-    """The texts cut into tokens, and what is too long cut off."""
-    tokens_NT = np.full((len(samples), config.tokens), tokenizer.tokens[_wordpiece.PAD], np.int64)
-    segments_NT = np.zeros_like(tokens_NT)
-    lengths_N = np.zeros(len(samples), np.int64)
-    for row, sample in enumerate(samples):
-        numbers, segments = tokenizer.encode(sample.first, sample.second, config.tokens)
-        lengths_N[row] = len(numbers)
-        tokens_NT[row, : len(numbers)] = numbers
-        segments_NT[row, : len(numbers)] = segments
-    labels_N = np.array([sample.label for sample in samples], np.int64)
-    return Encoded(tokens_NT=tokens_NT, segments_NT=segments_NT, lengths_N=lengths_N, labels_N=labels_N)
-
-
 def texts(config: Config, place: Place, seed: int) -> tuple[Encoded, Encoded]:
-    """Texts to train on and texts held out, the same on every rank.
-
-    Raises:
-        InputError: a file is not readable or malformed, or has more classes or tokens than the model.
-    """
-    if place.data is None:
-        found = _clue.synthetic_texts(
-            count=config.samples, held_out=config.held_out_samples, classes=config.classes,
-            characters=max(64, min(4096, config.shape.vocabulary - len(_wordpiece.SPECIAL))), tokens=config.tokens,
-            seed=seed,
-        )  # fmt: skip
-    else:
-        found = _clue.read_texts(place.data)
-    if len(found.labels) > config.classes:
-        raise InputError(
-            f"the data has {len(found.labels)} classes, the model {config.classes}",
-            hint=f"use --set classes={len(found.labels)}",
-        )
-    path = Path(config.vocabulary_file) if config.vocabulary_file else found.vocabulary
-    if path is not None:
-        tokenizer = _wordpiece.WordPiece.from_file(path)
-        if len(tokenizer.tokens) > config.shape.vocabulary:
-            raise InputError(
-                f"{path.name} has {len(tokenizer.tokens)} tokens, the model {config.shape.vocabulary}",
-                hint=f"use --set vocabulary={len(tokenizer.tokens)}",
-            )
-    else:
-        every = (text for sample in found.train for text in (sample.first, sample.second or ""))
-        tokenizer = _wordpiece.WordPiece.from_texts(every, config.shape.vocabulary)
-    held_out = found.held_out[: config.held_out_samples]
-    return encoded(config, found.train, tokenizer), encoded(config, held_out, tokenizer)
+    """Texts to train on and texts held out, read from `--data` or made; see `_encoded_texts.read_or_make`."""
+    return read_or_make(
+        place.data, samples=config.samples, held_out=config.held_out_samples, classes=config.classes,
+        tokens=config.tokens, vocabulary=config.shape.vocabulary, vocabulary_file=config.vocabulary_file, seed=seed,
+    )  # fmt: skip
 
 
 def step_flops(config: Config, lengths_N: Ints, world_size: int, seed: int) -> int:
@@ -217,7 +163,6 @@ def _sorting(config: Config, lengths_N: Ints) -> Ints | None:
 def bert_clue(config: Config, place: Place, seed: int) -> Program:
     """A step on `device`; weights, texts and their order depend on the seed alone."""
     import torch
-    from torch.profiler import record_function
 
     from ascend_perf.workloads import _classifying
     from ascend_perf.workloads._bert import Bert
@@ -235,36 +180,19 @@ def bert_clue(config: Config, place: Place, seed: int) -> Program:
     model = Bert(config.shape, classes=config.classes, dropout=config.dropout, fused=fused).to(place.device)
     torch.manual_seed(seed + 1 + place.rank)  # from here on dropout: other values are lost on each rank
     dtype = _classifying.training_dtype(config.dtype, place.kind)
-    flops = step_flops(config, source.lengths_N, place.world_size, seed)
-    count = {"seen": 0, "real": 0, "steps": 0}
-
-    def batch(rows: Sequence[int], data: Encoded) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Tokens, segments and mask (none where nothing is padded) of some texts, and their classes."""
-        with record_function("data::pad"):
-            lengths_B = data.lengths_N[rows]
-            length = padded_length(config, int(lengths_B.max()))
-            parts: list[npt.NDArray[Any]] = [data.tokens_NT[rows, :length], data.segments_NT[rows, :length]]
-            if int(lengths_B.min()) < length:
-                parts.append(np.arange(length) < lengths_B[:, None])
-            count["seen"] += len(lengths_B) * length
-            count["real"] += int(lengths_B.sum())
-            count["steps"] += 1
-        with record_function("data::copy"):
-            moved = [_on(part, place) for part in (*parts, data.labels_N[rows])]
-        return tuple(moved[:-1]), moved[-1]
-
+    batches = PaddedBatches(place, partial(padded_length, config))
     common: dict[str, Any] = {
         "item": "samples",
         "items_per_step": config.batch * place.world_size,
-        "flops_per_step": flops,
+        "flops_per_step": step_flops(config, source.lengths_N, place.world_size, seed),
         "dtype": dtype,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "model": model,
         "tables": lambda: {"fused_operators": fused.rows()},
-        "start_measuring": lambda: count.update(seen=0, real=0, steps=0),
+        "start_measuring": batches.forget,
     }
     if config.mode == "infer":
-        return _inference(config, place, seed, model, dtype, held_out, batch, count, common)
+        return _inference(config, place, seed, model, dtype, held_out, batches, common)
 
     decayed = [weight for weight in model.parameters() if weight.dim() >= 2]
     other = [weight for weight in model.parameters() if weight.dim() < 2]
@@ -281,20 +209,17 @@ def bert_clue(config: Config, place: Place, seed: int) -> Program:
     )  # fmt: skip
     if place.resume is not None:
         training.resume(place.resume)
-    order = _batches.endless(
-        len(train.labels_N), batch=config.batch, ranks=place.world_size, rank=place.rank, seed=seed,
-        start=training.steps_done, lengths=_sorting(config, train.lengths_N),
-    )  # fmt: skip
+    order = _order(config, place, seed, train, start=training.steps_done)
 
     def step() -> None:
         _, rows = next(order)
-        training.step(*batch(rows, train))
+        training.step(*batches.of(rows, train))
 
     def metrics() -> list[Metric]:
-        told = _padding_metrics(count)
+        told = batches.metrics()
         if computes_nothing(place.kind):
             return told
-        found = training.evaluate([batch(rows, held_out) for rows in _slices(held_out, config.batch)])
+        found = training.evaluate([batches.of(rows, held_out) for rows in held_out.by_length(config.batch)])
         return [Metric(name="accuracy", value=found, unit="ratio", better="higher"), *told]
 
     return Program(
@@ -311,16 +236,9 @@ def bert_clue(config: Config, place: Place, seed: int) -> Program:
 
 
 def _inference(
-    config: Config,
-    place: Place,
-    seed: int,
-    model: Any,
-    dtype: Literal["fp32", "bf16", "fp16"],
-    held_out: Encoded,
-    batch: Callable[[Sequence[int], Encoded], tuple[tuple[torch.Tensor, ...], torch.Tensor]],
-    count: dict[str, int],
-    common: dict[str, Any],
-) -> Program:
+    config: Config, place: Place, seed: int, model: Any, dtype: Literal["fp32", "bf16", "fp16"], held_out: Encoded,
+    batches: PaddedBatches, common: dict[str, Any],
+) -> Program:  # fmt: skip
     """The program of `mode: infer`: the weights are those of a training run (`--resume`), or untrained."""
     import torch
     from torch.profiler import record_function
@@ -328,35 +246,25 @@ def _inference(
     from ascend_perf.workloads import _classifying
 
     if place.resume is not None:
-        state = _classifying.read_state(place.resume, place.device)
-        try:
-            model.load_state_dict(state["model"])
-        except (KeyError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise InputError(
-                f"{place.resume.name} holds another model: {reason}", hint="use the settings of the run that saved it"
-            ) from error
+        _classifying.load_weights(model, place.resume, place.device)
     model.eval().to(_classifying.TORCH_DTYPES[dtype])
-    order = _batches.endless(
-        len(held_out.labels_N), batch=config.batch, ranks=place.world_size, rank=place.rank, seed=seed,
-        lengths=_sorting(config, held_out.lengths_N),
-    )  # fmt: skip
+    order = _order(config, place, seed, held_out)
     surest: list[torch.Tensor] = []
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def step() -> None:
         _, rows = next(order)
-        inputs, _ = batch(rows, held_out)
+        inputs, _ = batches.of(rows, held_out)
         with record_function("inference"):
             surest[:] = [model(*inputs).float().log_softmax(-1).max(-1).values.mean()]
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not type-checked here
     def metrics() -> list[Metric]:
-        told, right = _padding_metrics(count), 0
+        told, right = batches.metrics(), 0
         if computes_nothing(place.kind):
             return told
-        for rows in _slices(held_out, config.batch):
-            inputs, labels_B = batch(rows, held_out)
+        for rows in held_out.by_length(config.batch):
+            inputs, labels_B = batches.of(rows, held_out)
             right += int((model(*inputs).argmax(-1) == labels_B).sum())
         share = right / len(held_out.labels_N)
         return [Metric(name="accuracy", value=share, unit="ratio", better="higher"), *told]
@@ -372,27 +280,11 @@ def _inference(
     )
 
 
-def _slices(data: Encoded, batch: int) -> list[list[int]]:
-    """Numbers of all texts in batches, those of like length together."""
-    order = np.argsort(data.lengths_N, kind="stable").tolist()
-    return [order[at : at + batch] for at in range(0, len(order), batch)]
-
-
-def _padding_metrics(count: dict[str, int]) -> list[Metric]:
-    """Padding among the tokens of this rank's measured steps, and tokens of a step."""
-    if not count["steps"]:
-        return []
-    padded = 1 - count["real"] / count["seen"]
-    tokens = count["seen"] / count["steps"]
-    return [
-        Metric(name="padding_ratio", value=padded, unit="ratio", better="lower"),
-        Metric(name="tokens_per_step_per_device", value=tokens, unit="count", better="none"),
-    ]
-
-
-def _on(values: npt.NDArray[Any], place: Place) -> torch.Tensor:
-    """The values on the device."""
-    import torch
-
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    return (tensor.pin_memory() if place.kind == "cuda" else tensor).to(place.device, non_blocking=True)
+def _order(
+    config: Config, place: Place, seed: int, data: Encoded, *, start: int = 0
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """Epoch and texts of this rank's batch of each step."""
+    return _batches.endless(
+        len(data.labels_N), batch=config.batch, ranks=place.world_size, rank=place.rank, seed=seed, start=start,
+        lengths=_sorting(config, data.lengths_N),
+    )  # fmt: skip

@@ -120,14 +120,14 @@ def plant(functional):
 """
 
 SLEEP = """
-MODULE = "ascend_perf.workloads.bert_clue"
-def plant(bert_clue):
+MODULE = "ascend_perf.workloads._encoded_texts"
+def plant(texts):
     import time
-    copy = bert_clue._on
+    copy = texts._on
     def slower(values, place):
         time.sleep(0.6)
         return copy(values, place)
-    bert_clue._on = slower
+    texts._on = slower
 """
 
 
