@@ -3,29 +3,23 @@
     for each step: prompt tokens -> prefill -> first token -> [decode -> next token] x (new_tokens - 1)
 
 Prefill works all prompt tokens in one forward (many FLOPs per byte), decode one token of each row per forward (it reads
-all weights and the cache for few FLOPs). The two are timed apart. Caches and the graph are in `_generation.py`.
-Read top to bottom: sizes, work and bytes, prompts, one step, sweeps.
+all weights and the cache for few FLOPs). The two are timed apart. Caches and the graph are in `_generation.py`, work,
+bytes and rates in `_generation_figures.py`. Read top to bottom: sizes, prompts, one step, sweeps.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from ascend_perf.errors import UsageError
-from ascend_perf.model.finding import Metric, Words
+from ascend_perf.model.finding import Words
 from ascend_perf.workloads._fused import FusedSettings
-from ascend_perf.workloads._model_shape import (
-    ModelShape,
-    cache_bytes_per_token,
-    expert_parameters,
-    forward_flops,
-    matmul_parameters,
-    parameter_count,
-)
+from ascend_perf.workloads._generation_figures import decode_flops, phase_metrics, prefill_flops, sweep_row
+from ascend_perf.workloads._model_shape import VALUE_BYTES, ModelShape, cache_bytes_per_token, parameter_count
 from ascend_perf.workloads._spec import NPU, Place, Prediction, Program, Target, Value, at_least, workload
 
 if TYPE_CHECKING:
@@ -34,12 +28,8 @@ if TYPE_CHECKING:
     from ascend_perf.workloads._generation import Generation
 
     Made = tuple[Generation, torch.Tensor, torch.Tensor | None]
-    MakeGeneration = Callable[[int, int], Made]
-    Timed = Callable[[Generation, torch.Tensor, torch.Tensor | None], tuple[int, int]]
 
 # B batch, P prompt tokens
-
-BYTES: Final[Mapping[str, int]] = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,34 +91,6 @@ def _numbers(name: str, text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-# Work and bytes
-
-
-def prefill_flops(shape: ModelShape, prompt: int) -> int:
-    """Model FLOPs of a prompt: every token looks at all (the causal mask is not subtracted), the last gets logits."""
-    return forward_flops(shape, prompt, prompt, output_tokens=1)
-
-
-def decode_flops(shape: ModelShape, prompt: int, new_tokens: int) -> int:
-    """Model FLOPs of the tokens after the first: the i-th of them is fed with prompt + i tokens in sight, itself among
-    them."""
-    return sum(forward_flops(shape, 1, prompt + count) for count in range(1, new_tokens))
-
-
-def decode_bytes(shape: ModelShape, batch: int, context: int, bytes_per_value: int) -> int:
-    """Bytes that one decode step cannot do without: each weight once, and the cache of `context` tokens of each row.
-
-    Weights are those of the matrix products, shared by all rows; of routed experts as many as the rows can choose,
-    `min(experts, batch x experts_per_token)` of a layer. Activations, norms and the written token are left out: it is a
-    lower bound of what the device moves. A static cache reads its whole capacity.
-    """
-    weights = matmul_parameters(shape)
-    if shape.experts:
-        chosen = min(shape.experts, batch * shape.experts_per_token) - shape.experts_per_token
-        weights += shape.moe_layers * chosen * expert_parameters(shape)
-    return weights * bytes_per_value + batch * context * cache_bytes_per_token(shape, bytes_per_value)
-
-
 def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction:
     """Weights and cache at the end of a step, by formula.
 
@@ -137,7 +99,7 @@ def predict(config: Config, world_size: int, target: Target = NPU) -> Prediction
     """
     if world_size != 1:
         raise ValueError(f"llm-generate runs in 1 process, not {world_size}")
-    size = BYTES[target.auto_dtype() if config.dtype == "auto" else config.dtype]
+    size = VALUE_BYTES[target.auto_dtype() if config.dtype == "auto" else config.dtype]
     tokens = config.batch * (config.prompt_tokens + config.new_tokens - (config.cache == "dynamic"))
     return Prediction(
         memory_bytes={
@@ -233,6 +195,10 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
         _synchronise(place)
         return middle_ns - start_ns, time.perf_counter_ns() - middle_ns
 
+    def measure(batch: int, prompt: int) -> tuple[Generation, Callable[[], tuple[int, int]]]:
+        made = generation(batch, prompt)
+        return made[0], partial(timed, *made)
+
     def step() -> None:
         prefill_ns, decode_ns = timed(current, prompt_BP, is_real_BP)
         times_ns["prefill"].append(prefill_ns)
@@ -247,7 +213,12 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
         return {**times_ns, "tpot": [round(value / steps) for value in times_ns["decode"]]}
 
     def sweep() -> Mapping[str, Sequence[Mapping[str, Value]]]:
-        rows = [_sweep_row(config, dtype, batch, prompt, generation, timed) for batch, prompt in config.sweep()]
+        rows = [
+            sweep_row(
+                shape, dtype, config.new_tokens, batch=batch, prompt=prompt, steps=config.sweep_steps, measure=measure
+            )
+            for batch, prompt in config.sweep()
+        ]  # fmt: skip
         return {**({"sweep": rows} if rows else {}), "fused_operators": fused.rows()}
 
     lengths = [config.prompt_tokens] * config.batch if is_real_BP is None else is_real_BP.sum(1).tolist()
@@ -268,7 +239,7 @@ def llm_generate(config: Config, place: Place, seed: int) -> Program:
             "weights": sum(weight.numel() * weight.element_size() for weight in model.parameters()),
             "cache": current.cache_bytes,
         },
-        metrics=lambda: _metrics(config, dtype, use_graph, times_ns, lengths),
+        metrics=lambda: phase_metrics(shape, dtype, times_ns, lengths, config.new_tokens, is_graph=use_graph),
         tables=sweep,
     )
 
@@ -278,52 +249,3 @@ def _synchronise(place: Place) -> None:
         import torch
 
         getattr(torch, place.kind).synchronize()
-
-
-def _metrics(
-    config: Config, dtype: str, use_graph: bool, times_ns: Mapping[str, Sequence[int]], lengths: Sequence[int]
-) -> Sequence[Metric]:
-    """Rates of the two phases, and the bytes that a decode step must read, at the middle of the answer."""
-    if not times_ns["decode"]:
-        return ()
-    steps = config.new_tokens - 1
-    prefill_ns, token_ns = statistics.median(times_ns["prefill"]), statistics.median(times_ns["decode"]) / steps
-    context = round(statistics.fmean(lengths) + config.new_tokens / 2)
-    size = decode_bytes(config.model, config.batch, context, BYTES[dtype])
-    flops = sum(decode_flops(config.model, length, config.new_tokens) for length in lengths) / steps
-    return (
-        Metric(name="prefill_tokens_per_s", value=sum(lengths) / prefill_ns * 1e9, unit="items_per_s", better="higher"),
-        Metric(name="decode_tokens_per_s", value=config.batch / token_ns * 1e9, unit="items_per_s", better="higher"),
-        Metric(name="decode_bytes_per_step", value=size, unit="bytes", better="none"),
-        Metric(name="decode_bytes_per_s", value=size / token_ns * 1e9, unit="bytes_per_s", better="higher"),
-        Metric(name="decode_flops_per_step", value=flops, unit="flops", better="none"),
-        Metric(name="decode_flops_per_s", value=flops / token_ns * 1e9, unit="flops_per_s", better="higher"),
-        Metric(name="decode_graph", value=float(use_graph), unit="none", better="none"),
-    )
-
-
-def _sweep_row(
-    config: Config, dtype: str, batch: int, prompt: int, generation: MakeGeneration, timed: Timed
-) -> Mapping[str, Value]:
-    """Medians of one combination; without them where it does not fit into memory."""
-    row: dict[str, Value] = {"batch": batch, "prompt_tokens": prompt, "new_tokens": config.new_tokens}
-    try:
-        made = generation(batch, prompt)
-        times = [timed(*made) for _ in range(1 + config.sweep_steps)][1:]
-    except RuntimeError as error:
-        if "out of memory" not in str(error) and "not enough memory" not in str(error):
-            raise
-        return {**row, "problem": "out of memory"}
-    prefill_ns = statistics.median(prefill for prefill, _ in times)
-    token_ns = statistics.median(decode for _, decode in times) / (config.new_tokens - 1)
-    size = decode_bytes(config.model, batch, prompt + config.new_tokens // 2, BYTES[dtype])
-    return {
-        **row,
-        "prefill_ns": round(prefill_ns),
-        "tpot_ns": round(token_ns),
-        "prefill_tokens_per_s": batch * prompt / prefill_ns * 1e9,
-        "decode_tokens_per_s": batch / token_ns * 1e9,
-        "decode_bytes_per_s": size / token_ns * 1e9,
-        "cache_bytes": made[0].cache_bytes,
-        "problem": None,
-    }

@@ -14,16 +14,10 @@ import pytest
 
 from ascend_perf.errors import UsageError
 from ascend_perf.workloads._auto_dtype import target_here
+from ascend_perf.workloads._generation_figures import decode_bytes, decode_flops, prefill_flops
 from ascend_perf.workloads._model_shape import ModelShape, cache_bytes_per_token, forward_flops
 from ascend_perf.workloads._spec import Place
-from ascend_perf.workloads.llm_generate import (
-    Config,
-    decode_bytes,
-    decode_flops,
-    llm_generate,
-    predict,
-    prefill_flops,
-)
+from ascend_perf.workloads.llm_generate import Config, llm_generate, predict
 from tests.workloads._threads import one_thread as one_thread
 
 if TYPE_CHECKING:
