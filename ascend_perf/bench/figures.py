@@ -283,7 +283,8 @@ def all_metrics(
     notes += few
     if prediction is not None:
         metrics += predictions.metrics_of(prediction)
-        rows = predictions.compare(prediction, memory, traffic) if said.ranks else ()
+        most = None if measurement is None else measurement["peak_device_bytes"]
+        rows = predictions.compare(prediction, memory, traffic, device_peak_bytes=most) if said.ranks else ()
         if (note := predictions.note_of(rows)) is not None:
             notes.append(note)
     known = {metric.name for metric in metrics}

@@ -292,8 +292,9 @@ class _Attempt:
         if said.ranks and self._prediction is not None:
             counted = [rank["traffic"] for rank in said.ranks if rank["traffic"] is not None]
             rows = predictions.compare(
-                self._prediction, figures.most_memory(said.ranks), busiest(counted) if counted else None
-            )
+                self._prediction, figures.most_memory(said.ranks), busiest(counted) if counted else None,
+                device_peak_bytes=None if said.measurement is None else said.measurement["peak_device_bytes"],
+            )  # fmt: skip
             tables["prediction"] = predictions.table_of(rows)
         tables.setdefault("latencies", [
             {"name": name, "rank": rank["rank"], "ns": value}

@@ -89,13 +89,15 @@ class Compared:
 
 
 def compare(
-    prediction: _spec.Prediction, memory: Mapping[str, int], traffic: CountedTraffic | None
-) -> tuple[Compared, ...]:
+    prediction: _spec.Prediction, memory: Mapping[str, int], traffic: CountedTraffic | None, *,
+    device_peak_bytes: int | None = None,
+) -> tuple[Compared, ...]:  # fmt: skip
     """Predicted and measured figures by component and by collective.
 
     Args:
         memory: measured bytes by component, of the rank that needs most; empty: not measured.
         traffic: counted calls of the rank that moves most; None: not counted.
+        device_peak_bytes: most that the device's allocator had handed out; held against a predicted peak of a step.
     """
     parts = dict.fromkeys([*prediction.memory_bytes, *memory]) if memory else prediction.memory_bytes
     rows = [
@@ -104,6 +106,11 @@ def compare(
         )
         for part in parts
     ]
+    if prediction.step_peak_bytes is not None and device_peak_bytes is not None:
+        peak = float(device_peak_bytes)
+        rows.append(
+            Compared(what="memory", part="peak", predicted_bytes=prediction.step_peak_bytes, measured_bytes=peak)
+        )
     ours: dict[str, float] = {}
     for one in prediction.traffic:
         ours[one.collective] = ours.get(one.collective, 0) + one.bytes_per_step

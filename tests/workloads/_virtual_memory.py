@@ -2,8 +2,8 @@
 
     python -m tests.workloads._virtual_memory < cases.json
 
-Cases are [[workload, [setting, ...]], ...], each trained for three steps; the last line of the output is JSON: the most
-bytes that tensors asked for in the third step, and the measured components.
+Cases are [[workload, [setting, ...]], ...], each trained for some steps; the last line of the output is JSON: the most
+bytes that tensors asked for in the last step, and the measured components.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ def main() -> None:
         dist.init_process_group("hccl")
     said = []
     for name, settings in json.loads(sys.stdin.read()):
-        _settled(SLACK_BYTES, world)  # the case before is gone
+        _settle(SLACK_BYTES, lambda: _send(world))  # the case before is gone
         said.append(_peak(name, settings, world))
         gc.collect()
     print("\n" + json.dumps(said), flush=True)
@@ -79,8 +79,9 @@ def _peak(name: str, settings: Sequence[str], world: int) -> dict[str, Any]:
     try:
         for _ in range(2):
             program.step()
-        # The buckets of DDP's first step are let go of with its collectives.
-        _settled(before + held["weights"] + held["gradients"] + held["optimizer"] + SLACK_BYTES, world)
+        # DDP's buckets of the first step go when its collectives are let go of, which those after them see to.
+        most = before + held["weights"] + held["gradients"] + held["optimizer"] + SLACK_BYTES
+        _settle(most, program.step)
         torch.npu.reset_peak_memory_stats()
         program.step()
         torch.npu.synchronize()
@@ -90,27 +91,33 @@ def _peak(name: str, settings: Sequence[str], world: int) -> dict[str, Any]:
         program.save.__self__.job.groups.close()  # type: ignore[union-attr]  # of a Trainer: they hold what they sent
 
 
+def _send(world: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if world > 1:
+        dist.all_reduce(torch.ones(1, device="npu"))
+
+
 def _requested(which: str) -> int:
     import torch
 
     return int(torch.npu.memory_stats()[f"requested_bytes.all.{which}"])
 
 
-def _settled(most_bytes: int, world: int) -> None:
-    """Wait until torch_npu has let go of tensors of collectives that are done: its watchdog looks once a second."""
+def _settle(most_bytes: int, step: Callable[[], None]) -> None:
+    """Work until torch_npu has let go of tensors of collectives that are done: its watchdog looks once a second."""
     import torch
-    import torch.distributed as dist
 
     end = time.monotonic() + SETTLED_S
     while True:
-        if world > 1:
-            dist.all_reduce(torch.ones(1, device="npu"))
         torch.npu.synchronize()
         torch.empty(1, device="npu")  # an allocation looks for blocks whose events have passed
         if _requested("current") <= most_bytes:
             return
         assert time.monotonic() < end, f"{_requested('current')} bytes are still there, expected {most_bytes}"
-        time.sleep(0.05)
+        time.sleep(0.3)
+        step()
 
 
 if __name__ == "__main__":
