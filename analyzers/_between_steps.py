@@ -86,7 +86,7 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
         title=Words(
             f"The device idles {per_step(span, idle.total)} of {step.en} ({format_ratio(share)}) between its steps, "
             f"most of it {where[0]}; the largest part: {main.en}",
-            f"{step.zh} 中设备在各步之间空闲 {per_step(span, idle.total)}（{format_ratio(share)}），"
+            f"{step.zh}中设备在各步之间空闲 {per_step(span, idle.total)}（{format_ratio(share)}），"
             f"主要在{where[1]}；占比最大的部分：{main.zh}",
         ),
         evidence=evidence, vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(idle),

@@ -33,13 +33,13 @@ Verdict = tuple[Finding | None, Judged]
 
 
 def span_words(span: Span) -> Words:
-    """The step with its preparation as the subject of a sentence."""
+    """The step with its preparation as the subject of a sentence; in Chinese 中 may follow."""
     length = format_ns(span.step_ns / max(1, span.steps))
     if span.steps > 1:
         return Words(f"the {length} step (average of {span.steps})", f"平均单步 {length}（共 {span.steps} 步）")
     if span.step_ids == (None,):
         return Words(f"the {length} capture (no steps marked)", f"{length} 的采集区间（无 step 标记）")
-    return Words(f"the {length} step", f"单步 {length}")
+    return Words(f"the {length} step", f"单步 {length} ")
 
 
 def data_loader(trace: Trace, span: Span) -> Verdict:
@@ -75,7 +75,7 @@ def data_loader(trace: Trace, span: Span) -> Verdict:
         title=Words(
             f"The data loader takes {per_step(span, spent)} of {step.en}, and {idles[0]} for {per_step(span, lost)} of "
             f"it ({format_ratio(share)})",
-            f"{step.zh} 中数据加载占 {per_step(span, spent)}，其中 {per_step(span, lost)}"
+            f"{step.zh}中数据加载占 {per_step(span, spent)}，其中 {per_step(span, lost)}"
             f"（{format_ratio(share)}）{idles[1]}",
         ),
         evidence=[
@@ -154,7 +154,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
             f"{counted(count, 'just-in-time compilation', 'just-in-time compilations')} ({api}) "
             f"{'takes' if count == 1 else 'take'} {per_step(span, spent)} of host time in {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh} 中有 {count} 次在线编译（{api}），占用 Host {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh}中有 {count} 次在线编译（{api}），占用 Host {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(compiling),
         formula="union of the compile calls / length of the steps with their preparation; what overlaps with a busy "
@@ -230,7 +230,7 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
             f"{counted(int(rows.sum()), 'garbage collection stops', 'garbage collections stop')} the host for "
             f"{per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh} 中 {int(rows.sum())} 次垃圾回收使 Host 停顿 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh}中 {int(rows.sum())} 次垃圾回收使 Host 停顿 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[
             Evidence(
@@ -298,7 +298,7 @@ def driver_memory(trace: Trace, span: Span) -> Verdict:
             f"{counted(int(rows.sum()), 'driver call', 'driver calls')} for memory "
             f"{'takes' if int(rows.sum()) == 1 else 'take'} {per_step(span, spent)} of {step.en} "
             f"({format_ratio(share)})",
-            f"{step.zh} 中 {int(rows.sum())} 次驱动内存申请或释放占用 {per_step(span, spent)}（{format_ratio(share)}）",
+            f"{step.zh}中 {int(rows.sum())} 次驱动内存申请或释放占用 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[
             Evidence(

@@ -203,7 +203,7 @@ def _free(
         where=_unclaimed(idle, claimed, lost), whole_ns=span.step_ns,
         title=Words(
             f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{ending[0]}",
-            f"{step.zh}{'' if step.zh.endswith('）') else ' '}中设备空闲 {per_step(span, rest)}"
+            f"{step.zh}中设备空闲 {per_step(span, rest)}"
             f"（{format_ratio(share)}）{beside[1]}{ending[1]}",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_gap_bands(idle),
@@ -378,7 +378,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
             f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
             f"device then idles {per_step(idle.span, spent)} "
             f"of {step.en} ({format_ratio(share)}), most after {by}",
-            f"{total} 次同步调用排空了下发队列：{step.zh} 中设备随后空闲 {per_step(idle.span, spent)}"
+            f"{total} 次同步调用排空了下发队列：{step.zh}中设备随后空闲 {per_step(idle.span, spent)}"
             f"（{format_ratio(share)}），主要在 {by} 之后",
         ),
         vendor=trace.meta.device.kind, step_ids=idle.span.step_ids, bands=_sync_bands(idle),

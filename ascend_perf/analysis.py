@@ -218,7 +218,7 @@ SIMULATED: Final = Words(
 def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
     """The top findings in a few lines of plain text, for the terminal. That data are simulated comes first."""
     lines = []
-    if any(trace.meta.data_origin == "simulated" for trace in analysis.run.traces):
+    if analysis.run.is_simulated:
         lines.append(SIMULATED.zh if lang == "zh" else SIMULATED.en)
     from ascend_perf.reports.verdict import measures_machine, served
 

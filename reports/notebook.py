@@ -50,6 +50,8 @@ _RULES: Final = """
 .{c} .answer {{ border-left: 4px solid var(--sev, var(--muted)); padding: 2px 0 2px 12px; font-size: 16px; }}
 .{c} .answer .gain {{ font-size: 14px; }}
 .{c} .badge {{ border: 1px solid var(--sev); color: var(--sev); border-radius: 9px; padding: 0 8px; font-size: 12px; }}
+.{c} .simulated {{ border: 1px dashed var(--sev-high); border-radius: 4px; padding: 2px 8px; margin: 4px 0 8px;
+  font-size: 12px; }}
 .{c} .tiles {{ display: flex; flex-wrap: wrap; margin: 12px 0; border: solid var(--line); border-width: 1px 0; }}
 .{c} .tile {{ flex: 1 1 120px; padding: 6px 12px 6px 0; }}
 .{c} .tile b {{ display: block; font-size: 17px; font-weight: 600; white-space: nowrap; }}
@@ -77,7 +79,8 @@ def cell_text(payload: Payload) -> str:
     """The view as plain text in the payload's language."""
     view, lang = _View(payload), payload.lang
     answer = verdict(payload)
-    lines = [f"{said(answer.lead, lang)} {said(answer.main, lang)}"]
+    lines = [banner] if (banner := view.banner()) else []
+    lines.append(f"{said(answer.lead, lang)} {said(answer.main, lang)}")
     if answer.gain is not None:
         lines.append(said(answer.gain, lang))
     colon, comma = view.words["ui.colon"], view.words["ui.comma"]
@@ -136,6 +139,12 @@ class _View:
         bound = gain(finding, self.span)
         return "" if bound is None else self.say(bound)
 
+    def banner(self) -> str:
+        """What is simulated and what is not; empty where all was measured."""
+        if self.payload.data_origin == "measured":
+            return ""
+        return f"{self.words['origin.simulated']}{self.words['ui.colon']}{self.words['origin.banner']}"
+
     def answer(self) -> str:
         """The band at the top."""
         answer = verdict(self.payload)
@@ -146,9 +155,10 @@ class _View:
         bound = "" if answer.gain is None else f'<p class="gain">{self.shown(answer.gain)}</p>'
         label = html.escape(safe(self.payload.label, 120))
         said_of_data = html.escape(self.words[f"origin.{origin}"])
+        banner = f'<p class="simulated">{html.escape(text)}</p>' if (text := self.banner()) else ""
         return (
             f'<p><span class="badge" style="--sev: var(--{badge})">{said_of_data}</span> '
-            f'<span class="muted">{label}</span></p>'
+            f'<span class="muted">{label}</span></p>{banner}'
             f'<div class="answer" style="--sev: var(--{colour})"><p>{self.shown(answer.lead)} '
             f"<b>{self.shown(answer.main)}</b></p>{bound}</div>"
         )
@@ -234,7 +244,7 @@ class _View:
         warnings = len({text for rank in self.payload.ranks for text in rank.meta.warnings})
         for count, words in ((checks, _DOUBTS), (warnings, _WARNINGS)):
             if count:
-                line += "; " + self.say(words).format(count=count)
+                line += ("；" if self.lang == "zh" else "; ") + self.say(words).format(count=count)
         return line
 
     def foot(self) -> str:

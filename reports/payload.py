@@ -159,8 +159,6 @@ def build(
         summaries: `summary_of` each trace, where the traces of the run do not hold all of their tables any more.
         overrides: thresholds for which the user stated other values.
     """
-    simulated = any(trace.meta.data_origin == "simulated" for trace in run.traces)
-    by_manifest = run.manifest is not None and run.manifest.data_origin == "simulated"
     sources = [ReadSource(rank=t.meta.rank, source=s) for t in run.traces for s in t.meta.sources]
     sources += [ReadSource(rank=None, source=source) for source in run.skipped]
     metrics = list(run.manifest.metrics) if run.manifest else []
@@ -170,7 +168,7 @@ def build(
         lang=lang,
         label=run.label,
         version=__version__,
-        data_origin="simulated" if simulated or by_manifest else "measured",
+        data_origin="simulated" if run.is_simulated else "measured",
         manifest=run.manifest,
         ranks=tuple(summaries if summaries is not None else _summaries(run, outcomes)),
         sources=tuple(sources),

@@ -32,7 +32,12 @@ SPARK: Final = 60
 UNUSUAL_Z: Final = 5.0
 """A newest value further from the rolling median is marked. Source: Conbench."""
 MAX_NAME: Final = 300
-_FACTS: Final = ("chip", "chip_count", "cpu", "cpu_cores", "driver", "cann", "cuda", "torch", "torch_npu")
+_FACTS: Final = {
+    "chip": Words("chip", "芯片"), "chip_count": Words("chips", "芯片数"), "cpu": Words("CPU", "CPU"),
+    "cpu_cores": Words("CPU cores", "CPU 核数"), "driver": Words("driver", "驱动"), "cann": Words("CANN", "CANN"),
+    "cuda": Words("CUDA", "CUDA"), "torch": Words("torch", "torch"), "torch_npu": Words("torch_npu", "torch_npu"),
+}  # fmt: skip
+"""Facts of a machine that its page shows."""
 
 
 def write_site(book: TrendBook, folder: Path, *, version: str, lang: Lang = "en") -> list[Path]:
@@ -232,9 +237,9 @@ def _benchmark_facts(book: TrendBook, trends: Sequence[Trend]) -> Iterable[tuple
     yield words("trends.suite"), _same(safe(one.suite, MAX_NAME))
     yield words("trends.branch"), _same(safe(one.branch, MAX_NAME)) if one.branch else words("ui.unknown")
     facts = book.machines.get(one.machine, {})
-    for name in _FACTS:
+    for name, label in _FACTS.items():
         if (value := facts.get(name)) is not None:
-            yield _same(name), _same(_fact(value))
+            yield label, _same(_fact(value))
     yield words("trends.machine"), _same(one.machine)
     yield words("trends.work"), _same(one.work)
 

@@ -35,12 +35,9 @@ class Input:
     @property
     def origin(self) -> Literal["measured", "simulated"]:
         """Simulated as soon as a part of it is."""
-        parts = (
-            [b.data_origin for b in self.results.benchmarks] if self.results is not None
-            else [t.meta.data_origin for t in self.run.traces] if self.run is not None else []
-        )  # fmt: skip
-        if self.run is not None and self.run.manifest is not None:
-            parts.append("measured" if self.run.manifest.data_origin == "measured" else "simulated")
+        if self.run is not None:
+            return "simulated" if self.run.is_simulated else "measured"
+        parts = [one.data_origin for one in self.results.benchmarks] if self.results is not None else []
         return "simulated" if "simulated" in parts else "measured"
 
     def trace(self, rank: int | None = None) -> Trace | None:

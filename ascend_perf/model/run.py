@@ -71,6 +71,12 @@ class Run:
     """Readers that could not be loaded, with the reason: their files were not recognised."""
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether any part of it is: nothing of that part ran on a device."""
+        origins = {trace.meta.data_origin for trace in self.traces}
+        return "simulated" in origins or (self.manifest is not None and self.manifest.data_origin != "measured")
+
+    @property
     def ranks(self) -> tuple[int | None, ...]:
         """Rank of each trace."""
         return tuple(trace.meta.rank for trace in self.traces)

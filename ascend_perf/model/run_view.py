@@ -49,12 +49,14 @@ def run_text(run: Run) -> str:
 
 def run_line(run: Run) -> str:
     """The run in a line, for a debugger and a list."""
-    return f"<Run {_clean(run.label)!r}: {len(run.traces)} ranks, {_rows(run)} rows>"
+    origin = ", simulated" if run.is_simulated else ""
+    return f"<Run {_clean(run.label)!r}: {len(run.traces)} ranks, {_rows(run)} rows{origin}>"
 
 
 def _headline(run: Run) -> str:
     count = len(run.traces)
-    return f"{_clean(run.label) or 'run'}: {count} rank{'' if count == 1 else 's'}, {_rows(run)} rows in tables"
+    origin = ", SIMULATED: times of the device are modelled" if run.is_simulated else ""
+    return f"{_clean(run.label) or 'run'}: {count} rank{'' if count == 1 else 's'}, {_rows(run)} rows in tables{origin}"
 
 
 def _rows(run: Run) -> int:

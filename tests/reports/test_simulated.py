@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from ascend_perf.analysis import Analysis, summary
-from ascend_perf.model.run import Run
+from ascend_perf.model.run import Manifest, Run
 from ascend_perf.model.trace import Meta, Trace
 from ascend_perf.reports.html import write_html
 from ascend_perf.reports.markdown import text as markdown_text
+from ascend_perf.reports.notebook import cell_html, cell_text
 from tests.reports import _axe, _samples
 from tests.reports._browser import Browser
 
@@ -24,9 +26,32 @@ def test_the_summary_and_the_markdown_begin_with_it() -> None:
     measured = replace(run, traces=run.traces[:1])
     assert "SIMULATED" not in summary(Analysis(run=measured, outcomes=(), findings=()), "en")
 
+    assert str(run).splitlines()[0].endswith(", SIMULATED: times of the device are modelled")
+    assert "simulated" in repr(run) and "SIMULATED" in run._repr_html_()
+    assert "SIMULATED" not in str(measured) and "simulated" not in repr(measured)
     payload = _samples.one_rank()
     assert markdown_text(replace(payload, data_origin="simulated")).startswith("> **simulated**: nothing ran on an NPU")
     assert markdown_text(payload).startswith("# ")
+
+
+@pytest.mark.parametrize(("lang", "banner"), [
+    ("en", "simulated: nothing ran on an NPU."), ("zh", "仿真：没有任何计算在 NPU 上执行。"),
+])  # fmt: skip
+def test_the_short_views_begin_with_it(lang: Literal["en", "zh"], banner: str) -> None:
+    payload = replace(_samples.one_rank(), lang=lang, data_origin="simulated")
+    assert cell_text(payload).startswith(banner)
+    cell = cell_html(payload)
+    assert f'<p class="simulated">{banner}' in cell and cell.index(banner) < cell.index('class="answer"')
+    measured = replace(payload, data_origin="measured")
+    assert banner not in cell_text(measured) + cell_html(measured)
+    assert '<p class="simulated">' not in cell_html(measured)
+
+
+def test_a_manifest_alone_makes_a_run_simulated() -> None:
+    manifest = Manifest(workload="w", device="npu", data_origin="simulated", created="2026-01-01T00:00:00+00:00")
+    run = Run(traces=(Trace(meta=Meta(rank=0)),), manifest=manifest)
+    assert run.is_simulated and not replace(run, manifest=replace(manifest, data_origin="measured")).is_simulated
+    assert summary(Analysis(run=run, outcomes=(), findings=()), "en").startswith("  SIMULATED")
 
 
 @pytest.mark.browser
