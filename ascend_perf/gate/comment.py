@@ -77,12 +77,13 @@ def _icon(verdict: Verdict) -> str:
 
 def _origin(verdict: Verdict, lang: Lang) -> str:
     facts, colon = verdict.head.fingerprint, texts.COLONS[lang]
-    machine = [facts.get(name) for name in ("chip", "chip_count", "cann", "cuda", "torch", "torch_npu")]
-    named = [
-        f"{label} {fact}" if label else str(fact)
-        for label, fact in zip(("", "x", "CANN", "CUDA", "torch", "torch_npu"), machine, strict=True)
-        if fact is not None
-    ]
+    chip, count = facts.get("chip"), facts.get("chip_count")
+    named = [] if chip is None else [str(chip) if count is None else f"{count} x {chip}"]
+    named += [
+        f"{label} {facts[name]}" for name, label in
+        (("cann", "CANN"), ("cuda", "CUDA"), ("torch", "torch"), ("torch_npu", "torch_npu"))
+        if facts.get(name) is not None
+    ]  # fmt: skip
     lines = [
         f"**{say(_WORDS['base'], lang)}** {_commit(verdict.base, lang)} → "
         f"**{say(_WORDS['head'], lang)}** {_commit(verdict.head, lang)}",
@@ -113,7 +114,8 @@ def _table(rows: Sequence[Row], lang: Lang) -> str:
     for row in rows[:MAX_ROWS]:
         why = markdown(say(row.reason, lang), 1000)
         if row.rank_test is not None and row.outcome in ("regression", "inconclusive", "warning", "improved"):
-            why += f" ({say(_WORDS['p'], lang)}{texts.COLONS[lang]}p {significant(row.rank_test.p_value, 2)})"
+            test = f"{say(_WORDS['p'], lang)}{texts.COLONS[lang]}p {significant(row.rank_test.p_value, 2)}"
+            why = texts.bracketed(why, Words(test, test), lang)
         cells = (
             markdown(row.benchmark, 120) or "—", markdown(row.name, 80),
             f"**{say(texts.OUTCOMES[row.outcome], lang)}**",

@@ -118,7 +118,7 @@ def test_the_comment_shows_what_changed_and_folds_the_rest() -> None:
     text = comment.comment(made)
     assert text.startswith(comment.MARKER)
     assert "**base** 111111111111 (main) → **head** 222222222222 (fast)" in text
-    assert "machine: Ascend 910B3, x 8, CANN 8.0.RC2 · launches: 10 + 10 · interval: 99 %" in text
+    assert "machine: 8 x Ascend 910B3, CANN 8.0.RC2 · launches: 10 + 10 · interval: 99 %" in text
     assert "[Full report](https://ci.example/report.html)" in text
     table = [line for line in text.splitlines() if line.startswith("| llm-pretrain")]
     assert len(table) == 1 and "**regression**" in table[0] and "+20 %" in table[0]
