@@ -36,11 +36,11 @@ MAX_SHOWN: Final = 16
 
 NO_STAGES: Final = Words(
     "no memory of two pipeline stages: profile a rank of each stage (first and last at least) with profile_memory=True",
-    "没有两个流水线 stage 的内存数据：请以 profile_memory=True 采集每个 stage（至少首尾）各一张卡",
+    "没有两个流水线阶段的内存数据：请以 profile_memory=True 采集每个阶段（至少首尾）各一张卡",
 )
 
 NO_PIPELINE: Final = Words(
-    "no pipeline stages in the metadata of the ranks that were read", "已读取各卡的元数据中没有流水线 stage"
+    "no pipeline stages in the metadata of the ranks that were read", "已读取各卡的元数据中没有流水线阶段"
 )
 
 
@@ -155,7 +155,7 @@ def _full(peaks: list[Peak], stages: Mapping[int, int], capacity: int, vendor: o
         title=Words(
             f"Pipeline stage {top.stage} reserves {format_ratio(ratio)} of device memory, stage {low.stage} only "
             f"{format_ratio(low.reserved / capacity)}",
-            f"流水线 stage {top.stage} 预留设备内存的 {format_ratio(ratio)}，而 stage {low.stage} 仅 "
+            f"流水线阶段 {top.stage} 预留设备内存的 {format_ratio(ratio)}，而阶段 {low.stage} 仅 "
             f"{format_ratio(low.reserved / capacity)}",
         ),
         evidence=[
@@ -164,7 +164,7 @@ def _full(peaks: list[Peak], stages: Mapping[int, int], capacity: int, vendor: o
                 name=Words("device memory", "设备内存"), value=capacity, unit="bytes", where="device specification"
             ),
             Evidence(
-                name=Words("pipeline stages", "流水线 stage 数"), value=len(set(stages.values())), unit="count",
+                name=Words("pipeline stages", "流水线阶段数"), value=len(set(stages.values())), unit="count",
                 where="metadata",
             ),
         ],
@@ -174,7 +174,7 @@ def _full(peaks: list[Peak], stages: Mapping[int, int], capacity: int, vendor: o
 
 def _evidence(peak: Peak) -> Evidence:
     return Evidence(
-        name=Words(f"peak reserved, stage {peak.stage}", f"stage {peak.stage} 的已预留峰值"), value=peak.reserved,
+        name=Words(f"peak reserved, stage {peak.stage}", f"阶段 {peak.stage} 的已预留峰值"), value=peak.reserved,
         unit="bytes", where=f"memory, rank {peak.rank}", start_ns=peak.at_ns,
     )  # fmt: skip
 
@@ -188,7 +188,7 @@ def _failed(gone: set[int], stages: Mapping[int, int], peaks: list[Peak]) -> Fin
         share_ratio=None, vendor="npu", subject="stage", severity=Severity.CRITICAL,
         title=Words(
             f"Pipeline stage {stage} ran out of device memory ({who.en}), and no other stage did",
-            f"流水线 stage {stage} 设备内存不足（{who.zh}），其余 stage 没有",
+            f"流水线阶段 {stage} 设备内存不足（{who.zh}），其余阶段没有",
         ),
         evidence=[
             Evidence(
@@ -205,14 +205,14 @@ def _table(peaks: list[Peak]) -> ResultTable:
     stages = np.array([peak.stage for peak in ordered], np.int64)
     return result_table(
         "stage-memory",
-        Words("Peak memory by pipeline stage", "各流水线 stage 的内存峰值"),
+        Words("Peak memory by pipeline stage", "各流水线阶段的内存峰值"),
         (
-            Col("stage", "Stage", "stage", stages),
+            Col("stage", "Stage", "流水线阶段", stages),
             Col("rank", "Rank", "Rank", [peak.rank for peak in ordered]),
             Col("peak_reserved_bytes", "Peak reserved", "已预留峰值", [peak.reserved for peak in ordered], "bytes"),
         ),
         note=Words(
             "With 1F1B the first of p stages holds the activations of p micro-batches, the last those of one.",
-            "1F1B 调度下，p 个 stage 中首个保存 p 个 micro-batch 的激活，末个只保存一个。",
+            "1F1B 调度下，p 个阶段中首个保存 p 个 micro-batch 的激活，末个只保存一个。",
         ),
     )

@@ -8,16 +8,19 @@ from pathlib import PurePath
 from typing import Final, TypeVar
 
 from ascend_perf.analyzers._rules import limit, shown_value
-from ascend_perf.model.finding import Cell, ResultColumn, ResultTable
+from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
 from ascend_perf.model.trace import Check, ProfilerSettings
 from ascend_perf.reports import overhead
-from ascend_perf.reports.catalogue import words
+from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.payload import Payload, ReadSource, shown_path
 from ascend_perf.reports.phrases import phrase
 from ascend_perf.reports.shown import is_large
 from ascend_perf.reports.texts import Lang
 from ascend_perf.reports.verdict import ranges
 from ascend_perf.units import Unit, format_quantity
+
+LACKING: Final = "not in this data: "
+"""How a reason begins that names tables (`plugins.run`)."""
 
 _Columns = Sequence[tuple[str, Unit]]
 _Key = TypeVar("_Key", bound=Hashable)
@@ -194,7 +197,7 @@ def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
     for outcome in payload.outcomes:
         status = words(f"status.{outcome.status}")
         why = outcome.reason
-        reason = None if why is None else why.en if lang == "en" else why.zh
+        reason = None if why is None else _why(why, lang)
         key = (outcome.analyzer, status.en if lang == "en" else status.zh, reason)
         found.append((outcome.rank, key))
         count[key] = count.get(key, 0) + len(outcome.findings)
@@ -208,6 +211,16 @@ def _analyzers(payload: Payload, lang: Lang) -> ResultTable:
         ("analyzer", "none"), ("rank", "none"), ("status", "none"), ("findings", "count"), ("reason", "none")
     )  # fmt: skip
     return _table("analyzers", columns, rows)
+
+
+def _why(reason: Words, lang: Lang) -> str:
+    """Why an analyzer said nothing; tables that were not in the data are named by what they hold, as in the page."""
+    said = reason.en if lang == "en" else reason.zh
+    keys = [f"needed.{name}" for name in reason.en.removeprefix(LACKING).split(", ")]
+    if not reason.en.startswith(LACKING) or not all(key in catalogue(lang) for key in keys):
+        return said
+    names = catalogue(lang)["ui.comma"].join(catalogue(lang)[key] for key in keys)
+    return catalogue(lang)["ui.not_in_data"] + catalogue(lang)["ui.colon"] + names
 
 
 def _readers(payload: Payload, lang: Lang) -> ResultTable:

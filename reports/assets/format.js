@@ -102,7 +102,8 @@
   function common(columns, least) {
     const top = columns[0].top, low = columns[columns.length - 1].top;
     const steps = stepsOf(columns[0].unit);
-    function fits(step) { return top / step[0] < MOST && (columns.length === 1 || low / step[0] >= least); }
+    // Seconds are for seconds: 0.2 s beside them is better read as 200 ms.
+    function fits(step) { return top / step[0] < MOST && (columns.length === 1 || low / step[0] >= (step[1] === "s" ? 1 : least)); }
     const first = steps.findIndex(function (s) { return s[1] === scaleOf(top / columns[0].base, columns[0].unit)[1]; });
     const shown = [].concat.apply([], columns.map(function (c) { return c.sizes; })).sort(function (a, b) { return a - b; });
     const middle = shown[shown.length >> 1];

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ascend_perf.model.finding import Cell, ResultTable
+from ascend_perf.model.finding import Cell, Outcome, ResultTable, Words
 from ascend_perf.model.trace import Check, Dropped, Meta, Source
 from ascend_perf.reports.bars import Bar, Part
 from ascend_perf.reports.catalogue import words
 from ascend_perf.reports.payload import Amount, Payload, RankSummary, ReadSource
 from ascend_perf.reports.quality import quality_tables
 from ascend_perf.reports.shown import DETAILED, MANY, detailed, drawn, is_large
+from ascend_perf.reports.texts import Lang
 from tests.reports import _samples
 
 
@@ -103,3 +104,22 @@ def test_bars_keep_their_order_and_the_ranks_in_detail(count: int) -> None:
     assert kept == sorted(set(kept), key=lambda rank: -1 if rank is None else rank)
     assert len(kept) == min(count, 64)
     assert count - 1 in kept
+
+
+def test_what_an_analyzer_lacks_is_named_by_what_it_holds() -> None:
+    """Names of our tables (host_ops) mean nothing to a reader; other reasons stay as they were written."""
+    lacking = Outcome(
+        analyzer="launch", status="no_data", rank=0,
+        reason=Words("not in this data: kernels, host_ops", "数据中没有：kernels, host_ops"),
+    )  # fmt: skip
+    own = Outcome(analyzer="decode", status="no_data", rank=0, reason=Words("not in this data: spam", "没有 spam"))
+    payload = replace(_samples.payload(), findings=(), outcomes=(lacking, own), broken={})
+
+    def said(lang: Lang) -> list[Cell]:
+        table = next(table for table in quality_tables(payload, lang) if table.name == "analyzers")
+        return list(table.data[-1])
+
+    assert said("en") == [
+        "Not in this data: kernels of the device, framework operators on the host", "not in this data: spam"
+    ]  # fmt: skip
+    assert said("zh") == ["数据中没有：设备 Kernel、Host 侧框架算子", "没有 spam"]

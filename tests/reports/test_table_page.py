@@ -198,6 +198,8 @@ def test_columns_of_one_table_share_a_unit_where_their_figures_are_near(browser:
     assert far == {"total": ("ms", ["262.4", "4.70"]), "least": ("ms", ["0.436", "0.0047"])}
     apart = styles(browser, {"total": ("ns", [2_624_000_000, 900_000_000]), "least": ("ns", [5_900, 2_100])})
     assert (apart["total"][0], apart["least"]) == ("ms", ("us", ["5.900", "2.100"]))
+    seconds = styles(browser, {"sum": ("ns", [120_700_000_000, 496_000_000]), "median": ("ns", [222_000_000, 132_300])})
+    assert (seconds["sum"][0], seconds["median"]) == ("s", ("ms", ["222.0", "0.132"]))
     # The parts of a step are all in the unit of the step.
     parts = styles(browser, {"span": ("us", [136_581.0]), "copies": ("us", [10.76])}, "steps")
     assert parts == {"span": ("ms", ["136.6"]), "copies": ("ms", ["0.011"])}
