@@ -36,7 +36,7 @@
   /** Paper is light and shows all rows of a table. */
   AP.print = function (on) {
     document.querySelectorAll("figure.table").forEach(function (f) { if (on) f.unfold(); else f.fold(); });
-    AP.fitTables(on);
+    if (AP.fitTables) AP.fitTables(on); // a page without tables has not their module
     printing = on;
     AP.applyTheme();
   };

@@ -206,6 +206,10 @@ def test_pages_in_both_languages_on_a_screen_and_a_phone(browser: Browser, site:
                 assert heading in browser.run("document.querySelector('#trends h2').textContent")
                 assert browser.run("document.documentElement.scrollWidth") <= width
             assert browser.run("document.documentElement.dataset.theme") == scheme
+            browser.run("window.dispatchEvent(new Event('beforeprint'))")
+            assert browser.run("document.documentElement.dataset.theme") == "light"  # paper
+            browser.run("window.dispatchEvent(new Event('afterprint'))")
+            assert browser.run("document.documentElement.dataset.theme") == scheme
     assert browser.messages == []
     assert {url.split(":")[0] for url in browser.requests} <= {"file", "about"}
 
