@@ -5,6 +5,7 @@
   const ROW = AP.timelinePaint.ROW, AXIS = AP.timelinePaint.AXIS, AREA = AP.timelinePaint.AREA;
   const GAP = 7; // px between lanes
   const TITLE = 20; // px of the title of a group
+  const MOST_SAID = 8; // findings that are said below the timeline
   const STRIP = 16; // px of the marks of findings below it
   const SHORTEST_NS = 50; // narrowest window
   const MANY_PLANES = 6; // more of them start closed
@@ -330,7 +331,9 @@
       const key = seen.map(function (b) { return b.n; }).join();
       if (key === bandsSaid) return;
       bandsSaid = key;
-      marks.replaceChildren.apply(marks, seen.slice(0, 6).map(AP.timelineBands.chip));
+      const said = seen.length > MOST_SAID + 1 ? MOST_SAID : seen.length;
+      const more = said < seen.length ? h("li", null, h("a", { href: "#findings" }, AP.t("ui.more_findings", { count: seen.length - said }))) : [];
+      marks.replaceChildren.apply(marks, seen.slice(0, said).map(AP.timelineBands.chip).concat(more));
     }
 
     function choose(start, end, lanes, top, bottom) {

@@ -383,6 +383,19 @@ def test_findings_are_bands_with_marks_that_lead_to_their_cards(page: Browser) -
     focus(page)
 
 
+def test_findings_that_are_not_said_below_the_timeline_are_counted(page: Browser) -> None:
+    """Ten findings: eight, and how many more; nine stand whole, where a line of its own would say no less."""
+    page.run("AP.data.findings.push(...Array.from({ length: 8 }, () => AP.data.findings[1])); AP.render()")
+    page.settle()
+
+    assert len(texts(page, ".timeline-bands a")) == 9
+    assert texts(page, ".timeline-bands a")[-1] == "2 more findings"
+    page.run("AP.data.findings.pop(); AP.render()")
+    page.settle()
+    assert len(texts(page, ".timeline-bands a")) == 9
+    assert "more" not in texts(page, ".timeline-bands a")[-1]
+
+
 def test_a_link_opens_a_window_of_a_rank(page: Browser, report: Path) -> None:
     page.open(report, "#timeline=1,100000,350000")
     page.settle()
