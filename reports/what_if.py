@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ascend_perf import __version__
-from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words
+from ascend_perf.model.finding import Cell, ResultColumn, ResultTable, Words, marked
 from ascend_perf.model.what_if import PARTS, Estimate, Outcome, PartKind, WhatIf
 from ascend_perf.reports.catalogue import catalogue, words
 from ascend_perf.reports.html import embedded
@@ -143,7 +143,10 @@ def _group(found: WhatIf, index: int) -> Json:
             for place, estimate, one in known
         ],
         "without": [
-            {"label": pair(one.configuration.words), "state": pair(state(one)), "why": pair(phrase(one.problem))}
+            {
+                "label": pair(one.configuration.words), "state": pair(state(one)), "why": pair(phrase(one.problem)),
+                "fits": pair(phrase(one.fits)) if one.fits else None,
+            }
             for _, one in here if one.estimate is None
         ],
     }  # fmt: skip
@@ -214,7 +217,7 @@ def markdown_text(found: WhatIf, lang: Lang) -> str:
     lines += ["", f"## {texts['what_if.best']}", ""]
     lines += [f"- {markdown(said(verdict.said, lang))}" for verdict in found.verdicts]
     rows = short_rows(found, lang)
-    lines += ["", f"## {texts['what_if.table']} ({texts['origin.simulated']})", ""]
+    lines += ["", f"## {said(marked(words('what_if.table'), words('origin.simulated')), lang)}", ""]
     lines += [_line(rows[0]), _line([":-:", "---", "---:", "---", *("---:" for _ in SHORT[3:])])]
     lines += [_line([markdown(cell) for cell in row]) for row in rows[1:]]
     lines += ["", texts["what_if.marks"]]
@@ -225,7 +228,7 @@ def markdown_text(found: WhatIf, lang: Lang) -> str:
             name = said(one.configuration.words, lang)
             where = f"{one.configuration.soc} x {one.configuration.world_size} {name}"
             colon, stop = texts["ui.colon"], {"en": ". ", "zh": "。"}[lang]
-            parts = [spoken(text, lang) for text in (one.problem, one.fits) if text]
+            parts = [spoken(text, lang).strip() for text in (one.problem, one.fits) if text]
             lines.append(markdown_item(f"{where}{colon}{said(state(one), lang)}{colon}{stop.join(parts)}"))
     if found.left_out:
         lines += ["", f"## {texts['what_if.left_out']}", ""]

@@ -266,7 +266,7 @@ def _outcome_of(case: Case, run: Runner) -> Outcome:
         is_full = "out of memory" in error.what
         outcome = Outcome(
             configuration=case.configuration, kind="out-of-memory" if is_full else "failed",
-            problem=error.what, fits=error.hint if is_full else "",
+            problem=error.what.strip(), fits=error.hint if is_full else "",
         )  # fmt: skip
     except AscendPerfError as error:
         outcome = Outcome(configuration=case.configuration, kind="failed", problem=error.what)

@@ -17,8 +17,8 @@ def verdict_words(verdict: Verdict, outcomes: Sequence[Outcome]) -> Words:
     """Which configuration is best on a chip, or that it cannot be told."""
     where = f"{verdict.soc} x {verdict.world_size}"
     if verdict.best is None:
-        here = [one for one in outcomes if verdict.judges(one)]
-        if here and all(one.kind == "out-of-memory" for one in here):
+        tried = [one for one in outcomes if verdict.judges(one) and one.kind != "does-not-fit"]
+        if tried and all(one.kind == "out-of-memory" for one in tried):
             return Words(
                 f"{where}: out of memory in every configuration that was tried",
                 f"{where}：所有尝试的配置均内存不足",
@@ -75,7 +75,7 @@ def whole_words(
     lead = Words(f"{workload} {preset}, estimated:", f"{workload} {preset} 估计结果：")
     known = [verdict for verdict in verdicts if verdict.best is not None]
     if not known:
-        return lead, verdicts[0].said if verdicts else Words("nothing was run", "没有运行任何配置"), ()
+        return lead, verdicts[0].said if verdicts else Words("nothing was run", "没有运行任何配置"), _notes(outcomes)
     main = known[0].said if len(verdicts) == 1 else _over_all(known, outcomes)
     return lead, main, _notes(outcomes)
 
@@ -103,7 +103,8 @@ def _over_all(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> Words
 
 
 def _notes(outcomes: Sequence[Outcome]) -> tuple[Words, ...]:
-    notes = [
+    estimates = [one.estimate for one in outcomes if one.estimate is not None]
+    notes = [] if not estimates else [
         Words(
             "ranges: between them lies the real value in about 80 of 100 cases, by the errors of the cost model; the "
             "error of a class of operators is common to all layouts of a chip, so that layouts differ more surely than "
@@ -116,7 +117,6 @@ def _notes(outcomes: Sequence[Outcome]) -> tuple[Words, ...]:
             "由一个进程代表所有 Rank：不包含等待慢 Rank 的时间",
         ),
     ]
-    estimates = [one.estimate for one in outcomes if one.estimate is not None]
     if any(one.parts.get("bubble") for one in estimates):
         notes.append(Words(
             "pipelines: what was run is the first stage; the bubble is added by formula, (stages - 1) / micro-batches "

@@ -6,11 +6,15 @@
   const LONGEST = 4;  // times the shortest bar
 
   function simulated(title) {
-    return title + " (" + AP.t("origin.simulated") + ")";
+    return AP.state.lang === "zh" ? title + "（" + AP.t("origin.simulated") + "）" : title + " (" + AP.t("origin.simulated") + ")";
+  }
+
+  function hasBars() {
+    return AP.data.groups.some(function (g) { return g.rows.length > 0; });
   }
 
   function entries() {
-    return [["verdict", AP.t("ui.top")], ["chart", AP.t("what_if.chart")], ["tables", AP.t("what_if.table")]]
+    return [["verdict", AP.t("ui.top")], ["chart", AP.t(hasBars() ? "what_if.chart" : "what_if.problems")], ["tables", AP.t("what_if.table")]]
       .concat(AP.data.left_out.length ? [["left-out", AP.t("what_if.left_out")]] : []).concat([["notes", AP.t("what_if.notes")]]);
   }
 
@@ -57,7 +61,8 @@
         return bar(row, g.item, scale, least);
       })) : null,
       g.without.length ? h("ul", { class: "wi-without" }, g.without.map(function (w) {
-        return h("li", null, h("b", null, AP.w(w.label)), AP.t("ui.colon") + AP.w(w.state) + AP.t("ui.colon"), h("span", { class: "muted" }, AP.w(w.why)));
+        return h("li", null, h("b", null, AP.w(w.label)), AP.t("ui.colon") + AP.w(w.state) + AP.t("ui.colon"), h("span", { class: "muted" }, AP.w(w.why)),
+          w.fits === null ? null : h("div", { class: "muted" }, AP.w(w.fits)));
       })) : null);
   }
 
@@ -70,11 +75,11 @@
     const scale = rows.length ? Math.max.apply(null, whole.map(function (r) { return r.high; })) : 1;
     const used = AP.data.parts.filter(function (p, i) { return AP.data.groups.some(function (g) { return g.rows.some(function (r) { return r.parts[i] > 0; }); }); });
     return h("section", { id: "chart", class: "part" },
-      h("div", { class: "section-head" }, h("h2", null, simulated(AP.t("what_if.chart")))),
-      h("p", { class: "note" }, AP.t("what_if.chart_note")),
-      h("ul", { class: "wi-legend" }, used.map(function (p) {
+      h("div", { class: "section-head" }, h("h2", null, hasBars() ? simulated(AP.t("what_if.chart")) : AP.t("what_if.problems"))),
+      hasBars() ? h("p", { class: "note" }, AP.t("what_if.chart_note")) : null,
+      hasBars() ? h("ul", { class: "wi-legend" }, used.map(function (p) {
         return h("li", null, h("span", { class: "swatch k-" + p.kind + " s0", "aria-hidden": "true" }), AP.w(p.label));
-      }), h("li", null, h("span", { class: "whisker", "aria-hidden": "true" }), AP.t("what_if.range"))),
+      }), h("li", null, h("span", { class: "whisker", "aria-hidden": "true" }), AP.t("what_if.range"))) : null,
       AP.data.groups.map(function (g) { return group(g, scale, least); }));
   }
 

@@ -117,6 +117,10 @@ def test_out_of_memory_everywhere_is_an_answer(tmp_path: Path) -> None:
     found = found_by(FakeRunner({"ddp 8": full, "fsdp 8": full}), tmp_path, request)
 
     assert found.main.en == "Ascend910B2 x 8: out of memory in every configuration that was tried"
+    assert [note.en.partition(" was found")[0] for note in found.notes] == ["out of memory"]
+    # One that does not fit the model was not tried.
+    request = dataclasses.replace(REQUEST, layouts="ddp,tp3")
+    assert found_by(FakeRunner({"ddp 8": full}), tmp_path, request).main == found.main
 
 
 def test_chips_are_compared_by_their_ranges(tmp_path: Path) -> None:
@@ -277,14 +281,14 @@ def test_the_document_holds_every_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_every_report_says_simulated(tmp_path: Path, lang: str) -> None:
     found = found_by(FakeRunner(ANSWERS), tmp_path)
-    word = {"en": "simulated", "zh": "仿真"}[lang]
+    word = {"en": "(simulated)", "zh": "（仿真）"}[lang]
     out = tmp_path / "out"
     out.mkdir()
 
     paths = write_what_if(found, out, ("html", "json", "md"), lang)  # type: ignore[arg-type]
 
     assert [path.name for path in paths] == ["what-if.html", "what-if.json", "what-if.md"]
-    assert f"({word})" in (out / "what-if.md").read_text("utf-8")
+    assert word in (out / "what-if.md").read_text("utf-8")
     page = (out / "what-if.html").read_text("utf-8")
     assert '"origin":"simulated"' in page
     assert not re.search(r"""(?:src|href)\s*=\s*["']?https?:""", page)
@@ -384,6 +388,8 @@ def test_both_languages_of_a_refusal_are_on_the_page(tmp_path: Path) -> None:
         "tensor_ranks 3 does not divide 8 heads; valid here: 1, 2", "tensor_ranks 3 不能整除 heads 8；此处可取：1, 2"
     ]  # fmt: skip
     assert why["ddp 8"] == OUT_OF_MEMORY  # of the library, in its own words
+    fits = {one["label"]: one["fits"] for one in page["groups"][0]["without"]}
+    assert fits == {"ddp 8": [FITS, FITS_ZH], "tp 3": None}
     texts = [text for column in page["tables"][1]["columns"] for text in column.get("texts", ())]
     assert why["tp 3"] in texts
     assert [FITS, FITS_ZH] in texts
