@@ -234,6 +234,7 @@ class Held:
     """Operators of torch_npu (`_fused.OPERATORS`), which keep other tensors than plain torch does."""
     tensor_ranks: int = 1
     sequence_parallel: bool = False
+    expert_ranks: int = 1
 
     @property
     def autocast(self) -> bool:
@@ -254,12 +255,13 @@ class Held:
 def held_as(
     *, batch: int, tokens: int, dtype: str, weights: str = "fp32", recompute: Literal["none", "selective", "full"],
     fused: frozenset[str] = frozenset(), tensor_ranks: int = 1, sequence_parallel: bool = False,
+    expert_ranks: int = 1,
 ) -> Held:  # fmt: skip
     """`Held` by the words of the settings: `dtype` fp32, bf16 or fp16 of products, `weights` fp32 or bf16."""
     return Held(
         batch=batch, tokens=tokens, recompute=recompute, value_bytes=VALUE_BYTES[dtype],
         residual_bytes=VALUE_BYTES[weights], fused=fused, tensor_ranks=tensor_ranks,
-        sequence_parallel=sequence_parallel,
+        sequence_parallel=sequence_parallel, expert_ranks=expert_ranks,
     )  # fmt: skip
 
 
@@ -279,7 +281,7 @@ def layer_activation_bytes(shape: ModelShape, layer: int, held: Held) -> int:
         mlp = rows * _mlp_bytes(shape, held)
     copies = 0
     if held.autocast:
-        copies += weight_copy_values(shape, layer) * held.value_bytes // held.tensor_ranks
+        copies += weight_copy_values(shape, layer, held) * held.value_bytes
     if held.value_bytes != 4:
         copies += 4 * held.tokens * _rope_width(shape) * held.value_bytes  # cosine and sine, for queries and for keys
     return norms + attention + mlp + copies
@@ -351,11 +353,15 @@ def _hidden_bytes(held: Held) -> int:
     return (3 if "swiglu" in held.fused else 4) * held.value_bytes
 
 
-def weight_copy_values(shape: ModelShape, layer: int) -> int:
-    """Values of a layer's matrices, of which autocast keeps a copy in the type of the products."""
+def weight_copy_values(shape: ModelShape, layer: int, held: Held) -> int:
+    """Values of a layer's matrices on one rank, of which autocast keeps a copy in the type of the products."""
     norms = 2 * shape.key_width if shape.qk_norm and shape.attention == "gqa" else 0
     norms += _attention_vectors(shape) if shape.attention == "mla" else 0
-    return _attention_matrices(shape) + mlp_parameters(shape, layer) + norms
+    attention, mlp = _attention_matrices(shape) + norms, mlp_parameters(shape, layer)
+    if not has_experts(shape, layer):
+        return (attention + mlp) // held.tensor_ranks
+    elsewhere = shape.experts - shape.experts // held.expert_ranks
+    return attention // held.tensor_ranks + mlp - elsewhere * expert_parameters(shape)
 
 
 def ends_activation_bytes(shape: ModelShape, held: Held, *, embedding: bool = True, output: bool = True) -> int:

@@ -19,6 +19,7 @@ from ascend_perf.workloads._layout import stages_of
 from ascend_perf.workloads._model_shape import (
     Held,
     ends_activation_bytes,
+    expert_parameters,
     has_experts,
     held_as,
     layer_activation_bytes,
@@ -207,9 +208,16 @@ class _Moments:
         if not job.is_packed:
             outside = [weight for weight in self.weights if weight.is_shared_out or not self.is_bucketed]
             gradients = sum(job.held_values(self.rank, weight) for weight in outside) * width
-        shared_out = sum(weight.values for weight in self.weights if weight.is_shared_out)
-        summed = shared_out if self.is_bucketed and self.axes.replicas > self.axes.expert else 0
-        return self.always + gradients + max(self._optimizer_temporaries(), summed * width, self._exchanged())
+        return self.always + gradients + max(self._optimizer_temporaries(), self._messages(), self._exchanged())
+
+    def _messages(self) -> int:
+        """Gradients that are summed in one message each: of shared-out experts, of weights whole on tensor ranks."""
+        job = self.job
+        partial = sum(job.held_values(self.rank, weight) for weight in self.weights if weight.is_partial)
+        experts = 0
+        if self.is_bucketed and self.axes.replicas > self.axes.expert:
+            experts = sum(weight.values for weight in self.weights if weight.is_shared_out)
+        return max(partial, experts) * job.weight_bytes
 
     def _optimizer_temporaries(self) -> int:
         """AdamW's root of the second moment: of all weights at once in torch's foreach form, and once more, divided, in
@@ -239,8 +247,10 @@ class _Moments:
         """Beside what is kept, at the end of a forward pass: logits, copies of weights, gathered weights."""
         copies = 0
         if self.held.autocast and self.job.training.recompute == "full":
-            # Autocast's cache, which recomputation does not go through again: one copy of each matrix until the end.
-            copies = sum(weight_copy_values(self.shape, layer) for layer in stage.layers) // self.axes.tensor
+            # Autocast's cache: one copy of each matrix until the end. Those of routed experts are made outside of it.
+            copies = sum(weight_copy_values(self.shape, layer, self.held) for layer in stage.layers)
+            routed = sum(has_experts(self.shape, layer) for layer in stage.layers)
+            copies -= routed * (self.shape.experts // self.axes.expert) * expert_parameters(self.shape)
         gathered = self._gathered_at_work(stage)
         loss = 0
         if stage.is_last:
@@ -358,7 +368,7 @@ def _held(job: Job) -> Held:
     return held_as(
         batch=training.batch, tokens=training.tokens // axes.context, dtype=job.dtype,
         weights=job.dtype if job.is_sharded else training.weights, recompute=training.recompute, fused=job.fused,
-        tensor_ranks=axes.tensor, sequence_parallel=job.layout.sequence_parallel,
+        tensor_ranks=axes.tensor, sequence_parallel=job.layout.sequence_parallel, expert_ranks=axes.expert,
     )  # fmt: skip
 
 

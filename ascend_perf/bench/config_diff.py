@@ -55,6 +55,7 @@ _COMPONENTS: Final[Mapping[str, Words]] = {
     "weights": Words("weights", "权重"), "gradients": Words("gradients", "梯度"),
     "optimizer": Words("optimizer", "优化器状态"), "activations": Words("activations", "激活"),
     "cache": Words("cache", "KV cache"), "gathered": Words("gathered by FSDP", "FSDP 聚集的权重"),
+    "temporary": Words("temporary", "临时张量"),
 }  # fmt: skip
 
 

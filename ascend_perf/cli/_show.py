@@ -105,7 +105,7 @@ _FORECAST: Final = {
     "en": {
         "title": "modelled, for the rank that needs most of {}:",
         "memory": "memory",
-        "sum": "sum",
+        "peak": "peak",
         "of_device": "{} of {} on the device",
         "traffic": "communication per step, {} axis",
         "calls": "{} in {} calls",
@@ -114,7 +114,7 @@ _FORECAST: Final = {
     "zh": {
         "title": "建模值（{} 卡中需求最大的一卡）：",
         "memory": "内存",
-        "sum": "合计",
+        "peak": "峰值",
         "of_device": "{}，设备共 {}",
         "traffic": "每步通信，{} 轴",
         "calls": "{}，{} 次调用",
@@ -135,7 +135,7 @@ def forecast_words(forecast: Forecast, lang: Literal["en", "zh"] = "en") -> str:
         if forecast.sharing_ranks > 1:
             total = f"{forecast.sharing_ranks} x {total}"
         said = total if forecast.device_bytes is None else words["of_device"].format(total, there)
-        rows.append((words["memory"], words["sum"], said))
+        rows.append((words["memory"], words["peak"], said))
     rows += [
         (words["traffic"].format(part.axis), part.collective,
          words["calls"].format(format_quantity(part.bytes_per_step, "bytes"), part.calls_per_step))

@@ -47,7 +47,7 @@ def test_auto_is_predicted_as_the_device_runs_it(name: str) -> None:
         return predicted(workload, workload.settings("tiny", [f"dtype={dtype}"]), workload.min_ranks, target)
 
     for kind in ("npu", "cuda", "cpu"):
-        native = Target(kind=kind)  # type: ignore[arg-type]
+        native = Target(kind=kind)
         without = replace(native, has_bf16=False)
         assert of("auto", native) == of("bf16", native) != of("fp32", native)
         classifies = name in ("bert-clue", "resnet50-train")

@@ -221,7 +221,7 @@ def test_a_prediction_is_a_small_table_in_both_languages() -> None:
         ["modelled,", "for", "the", "rank", "that", "needs", "most", "of", "4:"],
         ["memory", "weights", "3", "MiB"],
         ["memory", "cache", "1", "MiB"],
-        ["memory", "sum", "4", "x", "4", "MiB", "of", "16", "GiB", "on", "the", "device"],
+        ["memory", "peak", "4", "x", "4", "MiB", "of", "16", "GiB", "on", "the", "device"],
         ["communication", "per", "step,", "data", "axis", "all_reduce", "2", "KiB", "in", "3", "calls"],
     ]
     assert _show._FORECAST["en"].keys() == _show._FORECAST["zh"].keys()

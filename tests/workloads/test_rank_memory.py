@@ -108,7 +108,7 @@ def test_auto_follows_the_device() -> None:
     training = Training(tokens=64, batch=4)
     bf16, fp32 = (replace(training, dtype=dtype) for dtype in ("bf16", "fp32"))
     for kind in ("npu", "cuda", "cpu"):
-        with_units, without = Target(kind=kind), Target(kind=kind, has_bf16=False)  # type: ignore[arg-type]
+        with_units, without = Target(kind=kind), Target(kind=kind, has_bf16=False)
         said = {dtype: predict(SHAPE, Layout(), one, 1, target=with_units) for dtype, one in
                 (("bf16", bf16), ("fp32", fp32))}  # fmt: skip
         assert predict(SHAPE, Layout(), training, 1, target=with_units) == said["bf16"]
