@@ -88,8 +88,8 @@ def test_values_are_read_as_the_type_of_their_setting(toy: Workload, text: str, 
         ("rate=fast", "rate must be a number, got 'fast'"),
         ("fused=1", "fused must be true or false, got 1"),
         ("dtype=pf32", "dtype must be one of auto, fp32, got 'pf32': did you mean 'fp32'?"),
-        ("width=0", "toy: width must be 1 or more, got 0"),
-        ("measured_steps=0", "toy: measured_steps must be 1 or more, got 0"),
+        ("width=0", "settings of toy: width must be 1 or more, got 0"),
+        ("measured_steps=0", "settings of toy: measured_steps must be 1 or more, got 0"),
         ("width", "--set 'width' is not key=value"),
         ("=3", "--set '=3' is not key=value"),
         ("width=[", "--set width: '[' is not a plain value"),
@@ -168,7 +168,7 @@ def test_a_models_file_stands_between_the_preset_and_the_words_of_the_user(group
         ("model=1", "grouped has no setting 'model'"),  # a group is no setting
         ("model.depth=1", "grouped has no setting 'model.depth': did you mean 'depth'?"),
         ("schedule=weven", "schedule must be one of plain, woven, got 'weven': did you mean 'woven'?"),
-        ("batch=4", "grouped: batch 4 does not divide into 3 parts"),
+        ("batch=4", "settings of grouped: batch 4 does not divide into 3 parts"),
     ],
 )
 def test_a_wrong_setting_of_a_group_is_named_as_any_other(grouped: Workload, text: str, message: str) -> None:
