@@ -88,18 +88,21 @@
     return [found[1], found[2], found[3]].map(function (part, i) { return part && (i === 1 ? broken(part) : h("span", { class: i ? "muted" : "muted before" }, broken(part))); });
   }
 
+  // A part of a long word with what ends it; a point does, but for the one of a file's ending.
+  const PIECE = /(?:[^_:;,</=|.-]|\.(?![A-Z_]))+(?:[_:;,/=|-]|\.(?=[A-Z_]))*|(?:[_:;,</=|-]|\.(?=[A-Z_]))+/g;
+
   function broken(text) {
     if (text.length > MOST_BREAKABLE) return [broken(text.slice(0, MOST_BREAKABLE)), text.slice(MOST_BREAKABLE)];
     return text.split(/(\s+)/).map(function (word) {
       if (word.length < 13) return word;
-      return word.match(/[^_:;,</.=|-]+[_:;,/.=|-]*|[_:;,</.=|-]+/g).map(function (part, i) { return [i ? h("wbr") : null, humps(part)]; });
+      return word.match(PIECE).map(function (part, i) { return [i ? h("wbr") : null, humps(part)]; });
     });
   }
 
   /** A long word of several (MaxPoolGradWithArgmax) breaks between them. */
   function humps(word) {
     if (word.length < 18) return word;
-    return word.replace(/([a-z0-9])(?=[A-Z][a-z])/g, "$1\u0000").split("\u0000").map(function (part, i) { return [i ? h("wbr") : null, part]; });
+    return word.split(/([a-z0-9])(?=[A-Z][a-z])/).map(function (part, i) { return i && i % 2 === 0 ? [h("wbr"), part] : part; });
   }
 
   /** Shapes end with a semicolon for each argument that is no tensor. */

@@ -253,6 +253,28 @@ def test_long_names_begin_with_what_tells_them_apart(browser: Browser, tmp_path:
     assert browser.run(f"{cell}.innerText").replace("\n", "") == LONG + "0>"
 
 
+NAMES = [
+    "aclnnMaxPool2dWithMaskBackward_MaxPoolGradWithArgmaxV1AiCore", "ASCEND_PROFILER_OUTPUT/communication_matrix.json",
+    "torch_npu.profiler._ExperimentalConfig(profiler_level=torch_npu.profiler.ProfilerLevel.Level1)",
+    "void at::native::elementwise_kernel<128, 4>(int, float*)", "<<<<<<<<<<<<<<<<<<<<<<<", "a-b=c|d;e:f,g/h.i_j.K<l",
+    "..................", "MaxMaxMaxMaxMaxMaxMaxMax", "  spaces  around a long name of many words  ", "\u6c49\u5b57" * 12,
+    "_" * 40, "x" * 1200,
+]  # fmt: skip
+
+
+def test_a_name_that_may_break_is_the_same_name(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path / "report.html", table("names", {"name": "none", "n": "count"}, [[n, 1] for n in NAMES]))
+    cells = "[...document.querySelectorAll('figure[data-table=\"names\"] tbody tr')].map(r => r.cells[0])"
+
+    assert browser.run(f"{cells}.map(c => c.textContent)") == NAMES
+    pieces = browser.run(f"{cells}.slice(0, 3).map(c => c.innerHTML.replace(/<wbr>/g, '|').replace(/<[^>]*>/g, ''))")
+    assert pieces[0] == "aclnn|Max|Pool2d|With|Mask|Backward_|Max|Pool|Grad|With|ArgmaxV1|Ai|Core"
+    assert pieces[1] == "ASCEND_|PROFILER_|OUTPUT/|communication_|matrix.json"
+    assert pieces[2] == (
+        "torch_|npu.profiler._|Experimental|Config(profiler_|level=|torch_|npu.profiler.|ProfilerLevel.|Level1)"
+    )
+
+
 def test_shapes_end_with_their_last_tensor_and_groups_are_no_figures(browser: Browser, tmp_path: Path) -> None:
     units: dict[str, Unit] = {"name": "none", "example_shapes": "none", "group": "none", "size": "none"}
     rows = [
