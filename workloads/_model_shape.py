@@ -322,10 +322,19 @@ def _attention_bytes(shape: ModelShape, held: Held) -> int:
 
 def _latent_bytes(shape: ModelShape, held: Held) -> int:
     """MLA beside its input: the compressed ones with their norms, q, k, the expanded ones of which v is a part, and the
-    result, by head for the core (not with selective) and by token for the product behind it."""
+    result, by head for the core (not with selective) and by token for the product behind it.
+
+    torch_npu's rotary embedding keeps q as it was, its attention v and the result as wide as keys.
+    """
     value, heads = held.value_bytes, shape.heads // held.tensor_ranks
     results = 1 if held.recompute == "selective" else 2
-    products = heads * (2 * shape.key_width + shape.nope_width + (1 + results) * shape.value_width)
+    width, expanded = shape.key_width, shape.nope_width + shape.value_width
+    products = 2 * width + expanded + results * shape.value_width
+    if "rotary" in held.fused:
+        products += width
+    if "attention" in held.fused and results == 2 and shape.value_width < width:
+        products += 2 * width - expanded - shape.value_width
+    products *= heads
     norms = _norm_bytes(shape.kv_rank, value, held) + shape.kv_rank * value
     if "rms_norm" in held.fused or value == 4:
         norms += shape.rope_width * value  # lies in one tensor with what the norm keeps

@@ -139,9 +139,11 @@ class _Moments:
         )  # fmt: skip
 
     def _kept_of(self, layer: int) -> int:
-        """Activations of a layer. With context parallelism also the result of the core before it is sent back."""
+        """Activations of a layer. With context parallelism also the result of the core before it is sent back, which
+        torch_npu's attention keeps beside the one by tokens in any case."""
         sent = 0
-        if self.axes.context > 1 and self.job.training.recompute == "none":
+        is_kept = self.job.training.recompute == "none" and "attention" not in self.held.fused
+        if self.axes.context > 1 and is_kept:
             sent = self.row_tokens * self.shape.heads * self.shape.value_head_width // self.axes.tensor * self.value
         return layer_activation_bytes(self.shape, layer, self.held) + sent
 
@@ -156,7 +158,7 @@ class _Moments:
             total += self.values * job.weight_bytes  # the buffer of gradients
         elif self.is_bucketed:
             total += self._bucket_values() * job.weight_bytes
-        if "attention" in job.fused and job.all_count:
+        if "attention" in job.fused:
             total += COMPRESSED_MASK_SIZE**2
         return total
 
