@@ -257,8 +257,8 @@ NAMES = [
     "aclnnMaxPool2dWithMaskBackward_MaxPoolGradWithArgmaxV1AiCore", "ASCEND_PROFILER_OUTPUT/communication_matrix.json",
     "torch_npu.profiler._ExperimentalConfig(profiler_level=torch_npu.profiler.ProfilerLevel.Level1)",
     "void at::native::elementwise_kernel<128, 4>(int, float*)", "<<<<<<<<<<<<<<<<<<<<<<<", "a-b=c|d;e:f,g/h.i_j.K<l",
-    "..................", "MaxMaxMaxMaxMaxMaxMaxMax", "  spaces  around a long name of many words  ", "\u6c49\u5b57" * 12,
-    "_" * 40, "x" * 1200,
+    "..................", "MaxMaxMaxMaxMaxMaxMaxMax", "  spaces  around a long name of many words  ",
+    "\u6c49\u5b57" * 12, "_" * 40, "x" * 1200,
 ]  # fmt: skip
 
 
