@@ -272,8 +272,8 @@ class _Moments:
         if stage.is_last:
             loss = logits * self._loss_slopes()
             table = self._vocabulary() * self.shape.width
-            output = table * self.slope + max(logits * self.value - table * (self.slope - self.value), 0)
-            output -= logits * FP32_BYTES
+            made, turned = (logits + table) * self.value, table * self.slope
+            output = max(made, turned) - logits * FP32_BYTES  # log-softmax is gone
         # At the last layer: what belongs to the output is gone.
         work = max((self._recomputed(layer) + self._layer_work(layer) for layer in stage.layers), default=0)
         last = self._kept_of(stage.layers[-1]) if stage.layers else 0
