@@ -67,6 +67,10 @@ WHOLE_SNAPSHOT: Final = (
 )
 MAX_UNCLASSED: Final = 12
 """Operators of no class that are named."""
+HCCL_BYTES: Final = 400 << 20
+"""That HCCL takes for a group: twice HCCL_BUFFSIZE, which is 200 MiB where nothing is set. Of a job, at least once."""
+ALLOCATED_RATIO: Final = 1.01
+"""What the allocator hands out by what tensors ask for, in models that fill a device. Status: assumed."""
 MAX_CHOICES: Final = 4
 """Settings that would fit which are named."""
 
@@ -398,7 +402,7 @@ def choices_that_fit(
                 needed = workload.predict(config, world, target).peak_bytes
             except (UsageError, ValueError):  # it does not fit the model or the world
                 continue
-            if needed <= memory_bytes:
+            if needed * ALLOCATED_RATIO + (HCCL_BYTES if world > 1 else 0) <= memory_bytes:
                 fitting.append((world, changes, needed))
         found += sorted(fitting, key=lambda one: (one[0], one[2]))
         if len(found) >= MAX_CHOICES:

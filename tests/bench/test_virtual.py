@@ -115,7 +115,8 @@ def test_what_would_fit_is_what_the_workload_predicts() -> None:
     assert workload.predict is not None
     for world, changes, needed in choices:
         config = workload.from_dict({**settings.as_dict(), **changes}).config
-        assert needed == workload.predict(config, world).peak_bytes <= 32 * GIB
+        # Room for the buffers of HCCL and for what the allocator adds.
+        assert needed == workload.predict(config, world).peak_bytes <= (32 * GIB - 400 * 2**20) / 1.01
         assert world > 1  # 16 bytes a parameter never fit one device
     words = virtual.fitting_words(choices, 1, 32 * GIB)
     assert words.startswith("what would fit 32 GiB, by the modelled memory: --world-size ")
