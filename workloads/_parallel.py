@@ -365,9 +365,8 @@ def _ddp(part: Decoder, groups: Groups, ignored: Sequence[str]) -> nn.Module:
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(part, ignored)
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # from torch 2.13
-    return DistributedDataParallel(
-        part, process_group=groups["replica"], gradient_as_bucket_view=True, init_sync=False, **{buffers: False}
-    )
+    off = {name: False for name in (buffers, "init_sync") if name in known}  # torch 2.5 has no init_sync
+    return DistributedDataParallel(part, process_group=groups["replica"], gradient_as_bucket_view=True, **off)
 
 
 def _no_sync(model: Any, skip: bool) -> contextlib.AbstractContextManager[None]:

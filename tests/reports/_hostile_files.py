@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -93,7 +94,11 @@ def _csv(path: Path, texts: Iterator[str]) -> None:
             if i in named or number % 3 == 0:
                 row[i] = _spoilt(cell, texts)
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([head, *rows])
+        if sys.version_info >= (3, 11):
+            csv.writer(file).writerows([head, *rows])
+        else:  # writes no NUL
+            for row in [head, *rows]:
+                file.write(",".join('"' + cell.replace('"', '""') + '"' for cell in row) + "\r\n")
 
 
 def _database(path: Path, texts: Iterator[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,8 @@ def test_hostile_texts_in_csv(tmp_path: Path) -> None:
 @settings(max_examples=300, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), min_size=1, max_size=8))
 def test_python_reads_back_every_field(texts: list[str]) -> None:
+    if sys.version_info < (3, 11):  # whose csv reads no NUL
+        texts = [text.replace("\0", "0") for text in texts]
     line = ",".join(quoted(text) for text in texts)
 
     assert list(csv.reader(io.StringIO(line + "\r\n", newline=""), strict=True)) == [texts]
