@@ -70,6 +70,11 @@
     sources: ["format", "dropped", "rank"],
     dropped: ["rank"],
     checks: ["where", "tolerance", "difference", "rank"],
+    "what-if": ["items", "launches", "peak_share", "low_ns", "high_ns", "bubble", "host", "exposed", "mfu"],
+    "compare-classes": ["count_b", "count_a", "by_mean_ns", "by_count_ns", "basis", "beyond_ns", "expected_ratio", "shortfall_ratio"],
+    "compare-operators": ["count_b", "count_a", "by_mean_ns", "by_count_ns", "basis", "beyond_ns", "kind", "expected_ratio", "shortfall_ratio"],
+    "compare-calls": ["kernels_b", "kernels_a", "count_b", "count_a", "by_mean_ns", "by_count_ns", "basis", "class", "beyond_ns", "kind", "expected_ratio", "shortfall_ratio", "path"],
+    "compare-metrics": "ABCDEFGH".split("").map(function (side) { return "runs_" + side; }),
   };
 
   // Of two columns that may say the same, the one that folds when all of its cells do: [first, other].
@@ -101,7 +106,7 @@
 
   /** Numbers of columns in the order in which they fold: those with nothing but zeros, by name, with few known cells. */
   function foldable(table, columns) {
-    const named = MINOR[table.name];
+    const named = MINOR[table.name.replace(/-\d+$/, "")];  // a comparison has a table for each piece of work
     if (!named) return [];
     const zero = [], rare = [];
     columns.forEach(function (c, i) {

@@ -36,3 +36,25 @@ def test_the_page_fits_and_fetches_nothing(browser: Browser, page: Path) -> None
 @pytest.mark.skipif(_axe.axe_script() is None, reason="axe-core is not installed (pip install axe-core-python)")
 def test_no_serious_violation(browser: Browser, page: Path) -> None:
     assert_no_serious_violation(browser, page)
+
+
+def test_the_columns_that_matter_stand_on_a_laptop_and_a_phone(browser: Browser, page: Path) -> None:
+    """The others fold behind a button, the path of a call last; what is folded is named and comes back."""
+    shown = "[...document.querySelectorAll('figure[data-table=compare-calls] thead th')].map(e => e.textContent)"
+    browser.size(1280, 900)
+    browser.open(page)
+    browser.run("sessionStorage.clear()")
+    browser.open(page)
+    wide = browser.run(shown)
+    assert [head.split("\xa0")[0].removesuffix(" us").removesuffix(" ns") for head in wide][:2] == [
+        "operator or module", "call"
+    ]  # fmt: skip
+    assert not any(head.startswith("kernels") for head in wide)
+    assert "kernels A" in browser.run("document.querySelector('figure[data-table=compare-calls]').textContent")
+    browser.size(390, 844, phone=True)
+    browser.open(page)
+    narrow = browser.run(shown)
+    assert "call" not in narrow and narrow[0] == "operator or module" and any("time A" in head for head in narrow)
+    browser.run("document.querySelector('figure[data-table=compare-calls] .columns').click()")
+    browser.settle()
+    assert "call" in browser.run(shown) and any(head.startswith("kernels") for head in browser.run(shown))
