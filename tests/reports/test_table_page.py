@@ -104,6 +104,10 @@ def test_columns_that_do_not_fit_fold_behind_a_button(browser: Browser, tmp_path
     assert [name.split(" of all")[0].replace(" ", "_") for name in folded["named"].split(" · ")] == out
     assert {"name", "count", "total_ns"} <= set(folded["heads"])
 
+    browser.run("AP.copy = text => { window.copied = text; }")
+    press(browser, "top-kernels", ".tools button")
+    assert browser.run("window.copied.split('\\n')[0].split(',')") == every  # a copy holds all of them
+
     press(browser, "top-kernels", "button.columns")
     whole = state(browser, "top-kernels")
     assert (whole["heads"], whole["cells"], whole["button"], whole["named"]) == (every, 12, "Fewer columns", "")
