@@ -167,8 +167,8 @@ C = "benchmarks: [{name: n, command: x, %s}]"
         ("benchmarks: [{server: 'http://x'}]", "benchmarks[0] needs a name"),
         ("benchmarks: [{name: n, server: 'http://x', load: {client: 3}}]", "benchmarks[0].load has an unknown key "
          "'client': did you mean 'clients'?"),
-        ("benchmarks: [{name: n, server: 'http://x', load: {clients: 0}}]", "benchmarks[0].load is not right: settings of "
-         "load: clients must be 1 or more"),
+        ("benchmarks: [{name: n, server: 'http://x', load: {clients: 0}}]", "benchmarks[0].load is not right: "
+         "settings of load: clients must be 1 or more"),
         ("benchmarks: [{name: n, server: 'http://x', load: {mode: replay}}]", "replays a trace and names none"),
     ],
 )  # fmt: skip
