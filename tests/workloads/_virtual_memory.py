@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-ROOT = Path(__file__).parents[2]
+from tests.workloads import _virtual_job
+
 SETTLED_S: Final = 120
 SLACK_BYTES: Final = 8 << 20
 """The mask of attention, and what is small."""
@@ -26,43 +25,19 @@ SLACK_BYTES: Final = 8 << 20
 
 def measured(
     cases: Sequence[tuple[str, Sequence[str]]], folder: Path, *, world_size: int = 1
-) -> list[Mapping[str, Any]]:
+) -> list[dict[str, Any]]:
     """What the process of these cases said, which stands for all ranks of a job."""
-    from ascend_perf.bench.virtual import Job, VirtualDevices
-    from ascend_perf.collectors.virtual_npu import VirtualNpu
-
-    job = Job(settings=VirtualNpu(world_size=world_size, clock="modelled"), processes=1)
-    environment = VirtualDevices(job, folder).environment({**os.environ, "OMP_NUM_THREADS": "1"})
-    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.workloads._virtual_memory"], input=json.dumps(cases), env=environment, cwd=folder,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(said, list)
-    return said
+    return _virtual_job.played("tests.workloads._virtual_memory", cases, folder, world_size=world_size).said
 
 
 def main() -> None:
-    import torch
-    import torch.distributed as dist
-
-    from ascend_perf.collectors import one_rank
-
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    torch.npu.set_device("npu:0")
-    if world > 1:
-        one_rank.install()
-        dist.init_process_group("hccl")
-    said = []
-    for name, settings in json.loads(sys.stdin.read()):
-        _settle(SLACK_BYTES, lambda: _send(world))  # the case before is gone
-        said.append(_peak(name, settings, world))
-        gc.collect()
-    print("\n" + json.dumps(said), flush=True)
-    if world > 1:
-        dist.destroy_process_group()
+    with _virtual_job.joined() as world:
+        said = []
+        for name, settings in json.loads(sys.stdin.read()):
+            _settle(SLACK_BYTES, lambda: _send(world))  # the case before is gone
+            said.append(_peak(name, settings, world))
+            gc.collect()
+        _virtual_job.answer(said)
 
 
 def _peak(name: str, settings: Sequence[str], world: int) -> dict[str, Any]:

@@ -5,11 +5,7 @@ A process costs ten seconds, a workload in it one: all of them share a few proce
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +14,13 @@ from typing import Any, Final
 
 import pytest
 
-from ascend_perf.bench.virtual import Job, VirtualDevices
-from ascend_perf.collectors.virtual_npu import VirtualNpu
 from ascend_perf.collectors.virtual_npu.op_stream import op_stream
 from ascend_perf.collectors.virtual_npu.record import Record, read_folder
 from ascend_perf.op_streams import OpStream
 from ascend_perf.workloads import _spec
 from tests._virtual_npu import ready_npu
 from tests.workloads._virtual_cases import BEGIN, END
+from tests.workloads._virtual_job import played
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -95,17 +90,9 @@ class Ran:
 
 
 def ran(cases: Sequence[Case], folder: Path, *, world_size: int = 1, **variables: str) -> Ran:
-    job = Job(settings=VirtualNpu(world_size=world_size, clock="modelled"), processes=1)
-    devices = VirtualDevices(job, folder)
-    environment = devices.environment({**os.environ, "OMP_NUM_THREADS": "1", **variables})
-    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.workloads._virtual_cases"], input=json.dumps(cases), env=environment, cwd=folder,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    (record,) = read_folder(devices.record_folder)
-    return Ran(said=json.loads(done.stdout.splitlines()[-1]), record=record, output=done.stderr + done.stdout)
+    made = played("tests.workloads._virtual_cases", cases, folder, world_size=world_size, **variables)
+    (record,) = read_folder(made.record_folder)
+    return Ran(said=made.said, record=record, output=made.output)
 
 
 def warnings_of(output: str) -> list[str]:
