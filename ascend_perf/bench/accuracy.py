@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ascend_perf.bench import before
 from ascend_perf.collectors import devices
 from ascend_perf.errors import UsageError
+from ascend_perf.model.finding import Words
 from ascend_perf.workloads import _spec
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Comparison:
     sensitive: tuple[Difference, ...]
     changed: Mapping[str, _spec.Value]
     """Settings that were changed for the comparison."""
+    notes: tuple[Words, ...] = ()
+    """What the model's config.json asks for that the workload leaves out."""
 
 
 def compare(request: Request, *, prepare: Callable[[nn.Module], None] = lambda model: None) -> Comparison:
@@ -80,10 +84,12 @@ def compare(request: Request, *, prepare: Callable[[nn.Module], None] = lambda m
     """
     workload = _spec.find_workload(request.workload)
     known = workload.fields()
+    between, notes = before.model_settings(request.model_config, workload) if request.model_config else (None, ())
+    asked = workload.settings(request.preset, request.overrides, between=between).as_dict()
     changed = {name: value for name, value in CALM.items() if name in known}
-    tested = _settings(workload, request, changed)
-    plain = _settings(workload, request, {**changed, **{n: v for n, v in PLAIN.items() if n in known}})
-    changed = {name: value for name, value in changed.items() if _asked(workload, request)[name] != value}
+    tested = workload.from_dict({**asked, **changed})
+    plain = workload.from_dict({**asked, **changed, **{n: v for n, v in PLAIN.items() if n in known}})
+    changed = {name: value for name, value in changed.items() if asked[name] != value}
     device = devices.choose(request.device, devices.seen_here()).torch_name
     from ascend_perf.workloads._accuracy import TOLERANCES, differences, first_divergence, only_innermost, sensitive
 
@@ -101,21 +107,8 @@ def compare(request: Request, *, prepare: Callable[[nn.Module], None] = lambda m
         value_name=program.value_name, value=program.last_value(), reference_value=base.last_value(),
         tolerance=tolerance, free=tuple(rows), alone=tuple(alone),
         divergence=first_divergence(alone or rows, tolerance), sensitive=tuple(sensitive(alone)), changed=changed,
+        notes=notes,
     )  # fmt: skip
-
-
-def _asked(workload: _spec.Workload, request: Request) -> dict[str, _spec.Value]:
-    return _settings(workload, request, {}).as_dict()
-
-
-def _settings(workload: _spec.Workload, request: Request, changes: Mapping[str, _spec.Value]) -> _spec.Settings:
-    between = None
-    if request.model_config is not None:
-        from ascend_perf.workloads._model_config import settings_of
-
-        between = settings_of(request.model_config)
-    asked = workload.settings(request.preset, request.overrides, between=between)
-    return workload.from_dict({**asked.as_dict(), **changes})
 
 
 def _step(

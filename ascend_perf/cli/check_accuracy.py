@@ -132,6 +132,7 @@ def text_of(comparison: Comparison, top: int, lang: Literal["en", "zh"] = "en") 
     if comparison.changed:
         said = ", ".join(f"{name}={value}" for name, value in comparison.changed.items())
         lines.append(words["changed"].format(said))
+    lines += [f"--model-config: {note.zh if lang == 'zh' else note.en}" for note in comparison.notes]
     found = comparison.divergence
     if found is None:
         lines.append(words["agrees" if comparison.alone else "agrees_free"].format(_error(comparison.tolerance)))

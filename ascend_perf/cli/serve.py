@@ -43,12 +43,15 @@ def command(
     if absent:
         hint = 'pip install "ascend-perf[torch,serve]"'
         raise MachineError(f"ascend-perf serve needs {', '.join(absent)}, not installed here", hint=hint)
+    workload = _spec.find_workload("llm-serve")
     between = None
     if model_config is not None:
-        from ascend_perf.workloads._model_config import settings_of
+        from ascend_perf.bench import before
 
-        between = settings_of(model_config)
-    config = _spec.find_workload("llm-serve").settings(preset, overrides, between=between).config
+        between, notes = before.model_settings(model_config, workload)
+        for note in notes:
+            click.echo(f"--model-config: {note.en}", err=True)
+    config = workload.settings(preset, overrides, between=between).config
     assert isinstance(config, Config)
     if device == "cpu":
         os.environ.setdefault(devices.AUTOLOAD, "0")

@@ -59,6 +59,20 @@ def test_without_room_the_modules_are_compared_as_they_run() -> None:
     assert "errors added up" in text_of(seen, 3)
 
 
+def test_what_a_model_asks_for_and_no_case_does_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+        "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-05, "vocab_size": 64, "mlp_bias": True,
+    }))  # fmt: skip
+    seen = compare(request("dtype=fp32", model_config=path))
+
+    assert seen.divergence is None
+    assert "--model-config: mlp_bias: the MLP is run without bias" in text_of(seen, 3).splitlines()
+    assert "--model-config: mlp_bias：MLP 不带偏置运行" in text_of(seen, 3, "zh").splitlines()
+    assert compare(request("dtype=fp32")).notes == ()
+
+
 def test_a_workload_without_a_model_says_so() -> None:
     with pytest.raises(UsageError, match="no model whose modules could be compared"):
         compare(Request(workload="micro", device="cpu", overrides=("parts=norm",)))

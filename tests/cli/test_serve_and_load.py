@@ -169,6 +169,20 @@ def test_mistakes_end_with_a_message(words: list[str], code: int, message: str, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_model_asks_for_and_the_server_does_not_do_is_said(tmp_path: Path) -> None:
+    for package in ("torch", "fastapi", "uvicorn"):
+        pytest.importorskip(package)
+    model = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "mlp_bias": True,
+        "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-05, "vocab_size": 4096,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    done = ascend_perf("serve", "--model-config", "config.json", "--set", "max_bach=3", cwd=tmp_path)
+
+    assert done.returncode == 2 and "did you mean 'max_batch'?" in done.stderr
+    assert "--model-config: mlp_bias: the MLP is run without bias" in done.stderr.splitlines()
+
+
 def test_a_load_that_nobody_answers_is_kept_and_fails(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     done = ascend_perf("load", "http://127.0.0.1:9", "--model", "m", "--requests", "3", "-o", "r.json", cwd=tmp_path)
