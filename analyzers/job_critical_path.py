@@ -118,7 +118,9 @@ def _ranks(job: JobPath, path: Path, rank: Ints) -> ResultTable:
     known = rank >= 0
     sequence = rank[known]
     entries = sequence[np.append(True, sequence[1:] != sequence[:-1])] if len(sequence) else sequence
-    rows = sorted(job.ranks, key=lambda one: (-int(path.lengths[rank == one].sum()), one))
+    on_path = [one for one in job.ranks if (rank == one).any()]
+    beside = len(job.ranks) - len(on_path)
+    rows = sorted(on_path, key=lambda one: (-int(path.lengths[rank == one].sum()), one))
 
     def spent(one: int, *wanted: Kind) -> int:
         mine = (rank == one) & np.isin(kinds, [KINDS.index(kind) for kind in wanted])
@@ -147,9 +149,10 @@ def _ranks(job: JobPath, path: Path, rank: Ints) -> ResultTable:
         ),
         note=Words(
             "A rank that holds much of the path while its peers wait is the one that makes the step long. Before its "
-            "step: the rank's first device task comes later than the first rank's; its host was still busy or idle.",
+            "step: the rank's first device task comes later than the first rank's; its host was still busy or idle."
+            + (f" Not listed: {counted(beside, 'rank')} that the path does not touch." if beside else ""),
             "其他卡等待期间，占据路径较多的卡即是拉长该步的卡。“该卡 step 之前”：该卡的首个设备任务晚于最先开始的卡，"
-            "其 Host 当时仍在忙或空闲。",
+            "其 Host 当时仍在忙或空闲。" + (f"另有 {beside} 张卡不在路径上，未列出。" if beside else ""),
         ),
     )  # fmt: skip
 

@@ -140,6 +140,33 @@ def test_the_path_and_changes_are_those_of_the_job(data: st.DataObject, ranks: i
         assert predicted(outcome)["twice as fast", op_type] == run_of(program, transfer, clocks, op_type)[1]
 
 
+def test_ranks_beside_the_path_are_counted_and_not_listed() -> None:
+    # Rank 1 comes last to every call; each transfer but the last is on the way to its next kernel.
+    phase = ((("MatMul", 5),), (("MatMul", 9),), (("MatMul", 4),))
+    run, length = run_of((phase,) * 4, 1, (0, 10, 20))
+
+    table = table_of(job_critical_path.run_on_run(run), "job-critical-path-ranks")
+
+    times = dict(zip(table.column("rank"), table.column("time_ns"), strict=True))
+    assert sum(map(int, times.values())) == length  # type: ignore[arg-type]
+    assert int(times[1] or 0) >= 4 * 9 * US and 0 not in times
+    assert all(any(row[1:]) for row in zip(*table.data, strict=True))
+    note, beside = table.note, 3 - len(times)
+    assert note is not None and beside >= 1
+    assert note.en.endswith(f" Not listed: {beside} rank{'s' if beside > 1 else ''} that the path does not touch.")
+    assert note.zh.endswith(f"另有 {beside} 张卡不在路径上，未列出。")
+
+
+def test_where_the_path_touches_all_ranks_nothing_is_said_of_others() -> None:
+    late = [((("MatMul", 20 if rank == turn else 2),)) for turn in range(2) for rank in range(2)]
+    run, _ = run_of(((late[0], late[1]), (late[2], late[3])) * 2, 1, (0, 10))
+
+    table = table_of(job_critical_path.run_on_run(run), "job-critical-path-ranks")
+
+    assert sorted(table.column("rank")) == [0, 1]  # type: ignore[type-var]
+    assert table.note is not None and "Not listed" not in table.note.en and "未列出" not in table.note.zh
+
+
 def test_clocks_that_nothing_ties_together_are_no_data() -> None:
     # One common collective: its end alone settles no offset.
     run, _ = run_of(((((("Add", 1),)), ((("Add", 2),))),), 1, (0, 77))
