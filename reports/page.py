@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -62,6 +63,9 @@ PHRASE_COLUMNS: Final = frozenset(
     }
 )  # fmt: skip
 """Columns that hold fixed phrases of ours; the text of all others comes from the trace and stays as it is."""
+
+OWN_NAMES: Final = {"name": re.compile(r"rank \d+")}
+"""Texts of ours in columns whose other text comes from the trace: a change of the job can be of a rank."""
 
 SAID_AS: Final = {"op_type": "class", **{f"kind_{letter}": "kind" for letter in "BCDEFGH"}}
 """Where a trace names no types of operators, the column holds classes; they are said like those. A comparison of
@@ -450,7 +454,8 @@ def _dense(column: ResultColumn, cells: Sequence[Cell], origin_ns: int | None) -
 
 
 def _both(en: str, zh: str, column: str) -> Json:
-    if en == zh and column in PHRASE_COLUMNS:
+    is_ours = column in PHRASE_COLUMNS or (column in OWN_NAMES and OWN_NAMES[column].fullmatch(en))
+    if en == zh and is_ours:
         return pair(phrase(en, SAID_AS.get(column, column)))
     return pair(Words(en or "—", zh or "—"))
 

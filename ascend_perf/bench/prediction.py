@@ -139,9 +139,9 @@ def table_of(rows: Sequence[Compared]) -> list[dict[str, _spec.Value]]:
 
 
 def note_of(rows: Sequence[Compared]) -> str | None:
-    """The comparison in a line: `measured by predicted: memory weights 1, communication all_reduce 1.02`."""
+    """The comparison in a line: `measured by predicted: memory weights 1; communication all_reduce 1.02`."""
     known = [f"{row.what} {row.part} {significant(row.ratio, 3)}" for row in rows if row.ratio is not None]
-    return f"measured by predicted: {', '.join(known)}" if known else None
+    return f"measured by predicted: {'; '.join(known)}" if known else None
 
 
 def warning_of(forecast: Forecast) -> Words:

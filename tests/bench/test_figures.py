@@ -174,7 +174,7 @@ def test_all_ranks_together_give_the_neediest_memory_the_busiest_traffic_and_one
     assert (values["accuracy"], values["step_count"]) == (0.5, 4)
     assert notes[-2:] == (
         "communication_per_step lacks 0.5 calls a step whose size the trace does not tell",
-        "measured by predicted: memory weights 1, memory cache 0.5, communication all_reduce 1.5, "
+        "measured by predicted: memory weights 1; memory cache 0.5; communication all_reduce 1.5; "
         "communication broadcast 0",
     )
 

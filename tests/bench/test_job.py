@@ -67,7 +67,7 @@ def test_two_processes_give_one_manifest_two_traces_and_the_figures_of_both(tmp_
     assert (values["e2e_p50"], values["e2e_mean"]) == (1050, 1050)  # 100, 200 ... 2000 on each rank
     assert "e2e: 40 samples, too few for p99 (100)" in manifest.notes
     assert (
-        "measured by predicted: memory weights 0.24, memory activations 1, communication all_reduce 1" in manifest.notes
+        "measured by predicted: memory weights 0.24; memory activations 1; communication all_reduce 1" in manifest.notes
     )
     assert rows_of(where / "results" / "by_size.csv") == [{"size": "1", "rate": "2.5"}, {"size": "2", "rate": ""}]
     assert [row["measured_by_predicted"] for row in rows_of(where / "results" / "prediction.csv")] == [

@@ -20,7 +20,7 @@ def test_a_predicted_peak_is_held_against_the_allocator() -> None:
     assert [(row.part, row.predicted_bytes, row.measured_bytes) for row in rows] == [
         ("weights", 4, 4), ("temporary", 9, None), ("peak", 10, 11)
     ]  # fmt: skip
-    assert note_of(rows) == "measured by predicted: memory weights 1, memory peak 1.1"
+    assert note_of(rows) == "measured by predicted: memory weights 1; memory peak 1.1"
     (total,) = (metric.value for metric in metrics_of(prediction) if metric.name == "predicted_memory")
     assert total == 10
     # Not measured (a CPU), or not predicted as a peak: no such row.

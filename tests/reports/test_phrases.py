@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 from ascend_perf import pipeline
-from ascend_perf.model.finding import Words
+from ascend_perf.bench.prediction import Compared, note_of
+from ascend_perf.model.finding import ResultColumn, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.model.trace import Meta
 from ascend_perf.ops.classify import KernelClass
 from ascend_perf.reports import markdown
 from ascend_perf.reports import phrases as book
 from ascend_perf.reports.json_report import document
-from ascend_perf.reports.page import PHRASE_COLUMNS, page
+from ascend_perf.reports.page import PHRASE_COLUMNS, page, table_document
 from ascend_perf.reports.phrases import phrase, phrases, spoken
 from ascend_perf.reports.texts import MAX_TEXT
+from ascend_perf.units import THIN_SPACE
 from tests.conftest import ROOT
 from tests.reports import _literals, _samples
 
@@ -114,6 +116,34 @@ def test_every_place_for_a_part_has_its_part() -> None:
     assert len(book._patterns()) > 100  # it checks them
     for key, words in phrases().items():
         assert not ("*" in key and "; " in key and "*" in words.zh), f"{key}: texts are split at '; ' first"
+
+
+def test_a_rank_of_a_change_is_said_and_names_of_a_trace_are_not() -> None:
+    columns = tuple(ResultColumn(name=name, title=Words(name, name)) for name in ("kind", "name"))
+    table = ResultTable(
+        name="job-critical-path-what-if", title=Words("t", "t"), columns=columns,
+        data=(("rank twice as fast", "twice as fast", "twice as fast"), ("rank 12", "rank 1 x", "metadata")),
+    )  # fmt: skip
+
+    columns_made: Any = table_document(table, "ranks", 3, table)["columns"]
+    kind, name = columns_made
+
+    assert kind["texts"][0] == ["host and computing of a rank twice as fast", "某卡的 Host 与计算耗时减半"]
+    assert name["texts"] == [["rank 12", "Rank 12"], "rank 1 x", "metadata"]
+
+
+def test_what_was_measured_beside_what_was_predicted() -> None:
+    parts = ("weights", "gradients", "optimizer", "activations", "cache", "peak", "temporary")
+    rows = [Compared(what="memory", part=part, predicted_bytes=2, measured_bytes=3) for part in parts]
+    rows.append(Compared(what="communication", part="all_reduce", predicted_bytes=3, measured_bytes=4000))
+
+    note = note_of(rows)
+
+    # The names of collectives, and of what a workload of others calls its own, stay.
+    assert note is not None and spoken(note, "zh") == (
+        "实测与建模之比：权重内存 1.5；梯度内存 1.5；优化器状态内存 1.5；激活内存 1.5；KV 缓存内存 1.5；内存峰值 1.5；"
+        f"内存 temporary 1.5；通信 all_reduce 1{THIN_SPACE}330"
+    )
 
 
 # ---- what the sources can write -------------------------------------------------------------------------------------
