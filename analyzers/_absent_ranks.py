@@ -157,13 +157,13 @@ def _unknown(gone: Words, share: float) -> Judged:
 
 def _finding(gone: Words, excess: _Excess, blind: Sequence[RankView], share: float) -> Finding:
     view = excess.view
-    step, spent = step_words(view), per_step(view, excess.exposed_ns)
+    step, spent = step_words(view, share), per_step(view, excess.exposed_ns)
     here = ranks_words([one.rank for one in blind])
     return finding(
         CODE, analyzer=NAME, trace_rank=None, share_ratio=share, subject="absent ranks", ranks=(),
         affected_ranks=tuple(one.rank for one in blind), vendor=view.trace.meta.device.kind,
         title=Words(
-            f"All ranks that are in the data stay {spent} of {step.en} ({format_ratio(share)}) longer in collectives "
+            f"All ranks that are in the data stay {spent} of {step.en} longer in collectives "
             "than the same collectives take at their best: a rank that is not in the data comes late",
             f"数据中的各卡在{step.zh}于集合通信中比同样通信的最短耗时多停留 {spent}（{format_ratio(share)}）："
             "有数据之外的卡迟到",

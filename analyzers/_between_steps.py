@@ -58,7 +58,7 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
         return None
     code = "D-01" if idle.before >= idle.after else "H-01"
     causes = sorted(idle.parts, key=lambda cause: -intervals.total(idle.parts[cause]))
-    step, main = span_words(span), CAUSES[causes[0]]
+    step, main = span_words(span, share), CAUSES[causes[0]]
     where = ("before its first task", "首个任务之前") if code == "D-01" else ("after its last task", "最后一个任务之后")
     evidence = [
         Evidence(
@@ -84,7 +84,7 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
         code, analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="between steps",
         where=intervals.union(*idle.parts.values()), whole_ns=span.step_ns,
         title=Words(
-            f"The device idles {per_step(span, idle.total)} of {step.en} ({format_ratio(share)}) between its steps, "
+            f"The device idles {per_step(span, idle.total)} of {step.en} between its steps, "
             f"most of it {where[0]}; the largest part: {main.en}",
             f"{step.zh}中设备在各步之间空闲 {per_step(span, idle.total)}（{format_ratio(share)}），"
             f"主要在{where[1]}；占比最大的部分：{main.zh}",

@@ -98,7 +98,7 @@ def small_packets(calls: Calls) -> tuple[Finding | None, Judged]:
         where=calls.exposed(), whole_ns=calls.step_ns,
         title=Words(
             f"{format_ratio(ratio)} of the transfer time goes into small packets; larger ones would save at most "
-            f"{per_step(calls, saved)} of {step_words(calls).en} ({format_ratio(share)})",
+            f"{per_step(calls, saved)} of {step_words(calls, share).en}",
             f"传输时间的 {format_ratio(ratio)} 花在小包上；合并为大包至多节省{step_words(calls).zh}中的 "
             f"{per_step(calls, saved)}（{format_ratio(share)}）",
         ),

@@ -249,7 +249,7 @@ def _row(
     parts.sort(key=lambda part: -explained.rest_ns(calls, part[2]))
     names = group_names(calls.trace)
     op, group, main = parts[0]
-    step = step_words(calls)
+    step = step_words(calls, share)
     waiting_ns = max(0, exposed_ns - explained.rest_ns(calls))
     unknown = bool((calls.waiting_ns[mask] == NULL).all())
     beside, beside_zh = ("", "") if not waiting_ns else (" beside the waiting", "（不含已解释的等待）")
@@ -292,7 +292,7 @@ def _row(
         code, analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, evidence=evidence, severity=severity,
         where=calls.exposed(mask), whole_ns=calls.step_ns,
         title=Words(
-            f"{per_step(calls, own_ns)} of {step.en} ({format_ratio(share)}) is {what.en} that computing does "
+            f"{per_step(calls, own_ns)} of {step.en} is {what.en} that computing does "
             f"not hide{beside}, most of it {op or 'collectives'} ({_times(int(main.sum()))})",
             f"{step.zh}有 {per_step(calls, own_ns)}（{format_ratio(share)}）{what.zh}未被掩盖{beside_zh}，"
             f"主要是 {op or '集合通信'}（{int(main.sum())} 次）",

@@ -12,7 +12,7 @@ from ascend_perf.analyzers._idle import Span, idle_in, is_compile, is_memory, un
 from ascend_perf.analyzers._python_lines import around
 from ascend_perf.analyzers._python_stages import told_calls
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._step_words import per_step, share_of
+from ascend_perf.analyzers._step_words import bracket, per_step, share_of
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Words
@@ -32,14 +32,16 @@ MAX_BANDS: Final = 4
 Verdict = tuple[Finding | None, Judged]
 
 
-def span_words(span: Span) -> Words:
-    """The step with its preparation as the subject of a sentence; in Chinese 中 may follow."""
+def span_words(span: Span, share_ratio: float | None = None) -> Words:
+    """The step with its preparation as the subject of a sentence, see `step_words`; in Chinese 中 may follow."""
     length = format_ns(span.step_ns / max(1, span.steps))
     if span.steps > 1:
-        return Words(f"the {length} step (average of {span.steps})", f"平均单步 {length}（共 {span.steps} 步）")
+        average = bracket(share_ratio, f"average of {span.steps}")
+        return Words(f"the {length} step{average}", f"平均单步 {length}（共 {span.steps} 步）")
     if span.step_ids == (None,):
-        return Words(f"the {length} capture (no steps marked)", f"{length} 的采集区间（无 step 标记）")
-    return Words(f"the {length} step", f"单步 {length} ")
+        unmarked = bracket(share_ratio, "no steps marked")
+        return Words(f"the {length} capture{unmarked}", f"{length} 的采集区间（无 step 标记）")
+    return Words(f"the {length} step{bracket(share_ratio)}", f"单步 {length} ")
 
 
 def data_loader(trace: Trace, span: Span) -> Verdict:
@@ -124,7 +126,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
     apis = calls.text("api")
     outer = Counter(name for name in apis.take(inside) if name is not None)
     api, count = max(outer.items(), key=lambda item: (_spent(calls, inside & apis.equals(item[0])), item[0]))
-    step = span_words(span)
+    step = span_words(span, share)
     evidence = [
         Evidence(
             name=Words("host time of compilations, per step", "在线编译的 Host 时间（每步）"),
@@ -152,8 +154,7 @@ def compilation(trace: Trace, span: Span) -> Verdict:
         where=compiling, whole_ns=span.step_ns,
         title=Words(
             f"{counted(count, 'just-in-time compilation', 'just-in-time compilations')} ({api}) "
-            f"{'takes' if count == 1 else 'take'} {per_step(span, spent)} of host time in {step.en} "
-            f"({format_ratio(share)})",
+            f"{'takes' if count == 1 else 'take'} {per_step(span, spent)} of host time in {step.en}",
             f"{step.zh}中有 {count} 次在线编译（{api}），占用 Host {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         vendor=trace.meta.device.kind, step_ids=span.step_ids, bands=_bands(compiling),
@@ -222,14 +223,13 @@ def garbage_collection(trace: Trace, span: Span) -> Verdict:
     longest = _longest(events, rows)
     if int(events.ints("dur_ns")[longest]) < MIN_GC_NS.value or not spent:
         return None, Judged(code="H-07", verdict="clean")
-    step = span_words(span)
+    step = span_words(span, share)
     found = finding(
         "H-07", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="gc",
         where=collecting, whole_ns=span.step_ns,
         title=Words(
             f"{counted(int(rows.sum()), 'garbage collection stops', 'garbage collections stop')} the host for "
-            f"{per_step(span, spent)} of {step.en} "
-            f"({format_ratio(share)})",
+            f"{per_step(span, spent)} of {step.en}",
             f"{step.zh}中 {int(rows.sum())} 次垃圾回收使 Host 停顿 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[
@@ -290,14 +290,13 @@ def driver_memory(trace: Trace, span: Span) -> Verdict:
         return None, Judged(code="K-04", verdict="clean")
     longest = _longest(calls, rows)
     api = calls.text("api")[longest]
-    step = span_words(span)
+    step = span_words(span, share)
     found = finding(
         "K-04", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="driver memory",
         where=calling, whole_ns=span.step_ns,
         title=Words(
             f"{counted(int(rows.sum()), 'driver call', 'driver calls')} for memory "
-            f"{'takes' if int(rows.sum()) == 1 else 'take'} {per_step(span, spent)} of {step.en} "
-            f"({format_ratio(share)})",
+            f"{'takes' if int(rows.sum()) == 1 else 'take'} {per_step(span, spent)} of {step.en}",
             f"{step.zh}中 {int(rows.sum())} 次驱动内存申请或释放占用 {per_step(span, spent)}（{format_ratio(share)}）",
         ),
         evidence=[

@@ -92,7 +92,7 @@ def last_to_join(waits: Sequence[JointWait], held: Sequence[HeldUp] = ()) -> lis
     affected = tuple(sorted({wait.waiter.rank for wait in waits}))
     by_order = any(wait.is_matched_by_order for wait in waits)
     share = share_of(worst.waiter, worst.exposed_ns)
-    step = step_words(worst.waiter)
+    step = step_words(worst.waiter, share)
     spent = per_step(worst.waiter, worst.exposed_ns)
     evidence = []
     longest = worst.longest()
@@ -122,7 +122,7 @@ def last_to_join(waits: Sequence[JointWait], held: Sequence[HeldUp] = ()) -> lis
             affected_ranks=affected, vendor=worst.waiter.trace.meta.device.kind, evidence=evidence,
             title=Words(
                 f"{upper_first(ranks_words(affected).en)} {'wait' if len(affected) > 1 else 'waits'} {spent} of "
-                f"{step.en} ({format_ratio(share)}) in collectives that {ranks_words(joined_last).en} "
+                f"{step.en} in collectives that {ranks_words(joined_last).en} "
                 f"{'join' if len(joined_last) > 1 else 'joins'} last{note.en}",
                 f"{ranks_words(affected).zh} 在{step.zh}有 {spent}（{format_ratio(share)}）在集合通信中等待最后到达的 "
                 f"{ranks_words(joined_last).zh}{note.zh}",

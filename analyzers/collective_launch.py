@@ -90,7 +90,7 @@ def collective_launch(trace: Trace) -> Result:
         where=lost, whole_ns=idle.span.step_ns,
         evidence=evidence, step_ids=idle.span.step_ids,
         title=Words(
-            f"The device idles {per_step(idle.span, total)} of {step_words(idle.span).en} ({format_ratio(share)}) "
+            f"The device idles {per_step(idle.span, total)} of {step_words(idle.span, share).en} "
             f"before {int(late.sum())} collectives while the host is still issuing them",
             f"{step_words(idle.span).zh}设备在 {int(late.sum())} 次集合通信前空闲 {per_step(idle.span, total)}"
             f"（{format_ratio(share)}），期间 Host 仍在下发通信任务",

@@ -182,7 +182,7 @@ def _late_peer(
     own_ns = intervals.total(own) + delayed_ns
     share = share_of(calls, own_ns)
     transit, where = _transit(calls)
-    step, spent = step_words(calls), per_step(calls, own_ns)
+    step, spent = step_words(calls, share), per_step(calls, own_ns)
     moving = f"; moving the data takes {per_step(calls, transit)}" if transit is not None else ""
     moving_zh = f"；数据传输本身只需 {per_step(calls, transit)}" if transit is not None else ""
     if delayed_ns:
@@ -190,7 +190,7 @@ def _late_peer(
         moving_zh += f"；其中 {per_step(calls, delayed_ns)} 是若不迟到即可被计算掩盖的传输"
     who = _labels([wait, *together])
     title = Words(
-        f"{spent} of {step.en} ({format_ratio(share)}) wait for {who.en}, which "
+        f"{spent} of {step.en} wait for {who.en}, which "
         f"{'come' if together else 'comes'} late to {wait.late_calls} of {wait.calls} collectives{moving}",
         f"{step.zh}有 {spent}（{format_ratio(share)}）在等待慢卡 {who.zh}："
         f"{wait.calls} 次集合通信中有 {wait.late_calls} 次迟到{moving_zh}",
@@ -314,7 +314,7 @@ def _transit(calls: Calls) -> tuple[int | None, str]:
 def _unnamed(calls: Calls, waiting_ns: int, mask: Bools) -> Finding:
     """N-05 from durations and transfer times alone: how much is waiting, not for whom."""
     share = share_of(calls, waiting_ns)
-    step = step_words(calls)
+    step = step_words(calls, share)
     known = mask & (calls.waiting_ns != NULL)
     duration = int((calls.ends - calls.starts)[known].sum())
     need = total(calls.transfer_ns, known)
@@ -345,7 +345,7 @@ def _unnamed(calls: Calls, waiting_ns: int, mask: Bools) -> Finding:
         "N-05", analyzer=NAME, trace_rank=calls.trace.meta.rank, share_ratio=share, subject="peers", ranks=(),
         where=calls.exposed(known), whole_ns=calls.step_ns,
         title=Words(
-            f"At least {per_step(calls, waiting_ns)} of {step.en} ({format_ratio(share)}) are waiting inside "
+            f"At least {per_step(calls, waiting_ns)} of {step.en} are waiting inside "
             f"collectives{moved}",
             f"{step.zh}至少有 {per_step(calls, waiting_ns)}（{format_ratio(share)}）是集合通信内的等待{moved_zh}",
         ),

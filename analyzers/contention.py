@@ -72,7 +72,7 @@ def contention(trace: Trace) -> Result:
         where=intervals.difference(calls.union(lost > 0), calls.busy), whole_ns=calls.step_ns,
         title=Words(
             f"{len(rows)} transfers beside matrix products run at {format_ratio(ratio)} of the rate without one: "
-            f"at most {per_step(calls, total)} of {step_words(calls).en} ({format_ratio(share)})",
+            f"at most {per_step(calls, total)} of {step_words(calls, share).en}",
             f"矩阵乘期间的 {len(rows)} 次传输速率仅为其余时间的 {format_ratio(ratio)}：{step_words(calls).zh}至多 "
             f"{per_step(calls, total)}（{format_ratio(share)}）",
         ),

@@ -27,7 +27,7 @@ from ascend_perf.analyzers._decode_roofline import MIN_KNOWN_RATIO, Reads, reads
 from ascend_perf.analyzers._idle import Idle, Span, idle_of
 from ascend_perf.analyzers._kernels import kernel_place
 from ascend_perf.analyzers._rules import finding
-from ascend_perf.analyzers._step_words import per_step, share_of
+from ascend_perf.analyzers._step_words import bracket, per_step, share_of
 from ascend_perf.analyzers._steps import step_windows
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.analyzers._thresholds import threshold
@@ -129,13 +129,12 @@ def _whole(trace: Trace, steps: Decode, idle: Idle | None) -> Span:
     return Span(starts=steps.starts, ends=steps.ends, step_ids=steps.step_ids)
 
 
-def _step(steps: Decode) -> Words:
+def _step(steps: Decode, share_ratio: float | None = None) -> Words:
     length = format_ns(steps.step_ns / steps.steps)
     if steps.steps == 1:
-        return Words(f"the {length} decode step", f"{length} 的 Decode 步")
-    return Words(
-        f"the {length} decode step (average of {steps.steps})", f"平均 {length} 的 Decode 步（共 {steps.steps} 步）"
-    )
+        return Words(f"the {length} decode step{bracket(share_ratio)}", f"{length} 的 Decode 步")
+    average = bracket(share_ratio, f"average of {steps.steps}")
+    return Words(f"the {length} decode step{average}", f"平均 {length} 的 Decode 步（共 {steps.steps} 步）")
 
 
 # ---- V-01 ------------------------------------------------------------------------------------------------------------
@@ -348,13 +347,13 @@ def _sampler(trace: Trace, steps: Decode, rows: Bools | None) -> tuple[Finding |
     whole = _whole(trace, steps, idle_of(trace))
     duration = np.where(rows, kernels.ints("dur_ns"), -1)
     longest = int(np.argmax(duration))
-    step = _step(steps)
+    step = _step(steps, ratio)
     label = kernels.text("op_type")[longest] or (kernels.text("name")[longest] or "?")[:60]
     found = finding(
         "V-05", analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind,
         share_ratio=share_of(whole, spent), subject="sampler", where=union, whole_ns=whole.step_ns,
         title=Words(
-            f"Sampling takes {per_step(steps, spent)} of {step.en} ({format_ratio(ratio)}), most of it in {label}",
+            f"Sampling takes {per_step(steps, spent)} of {step.en}, most of it in {label}",
             f"采样占{step.zh}的 {per_step(steps, spent)}（{format_ratio(ratio)}），主要为 {label}",
         ),
         evidence=[

@@ -20,7 +20,7 @@ from ascend_perf.model.table import NULL, Bools, Floats, Ints, Table
 from ascend_perf.model.tables import COUNTERS, KERNELS
 from ascend_perf.model.trace import Device, Trace
 from ascend_perf.plugins import analyzer
-from ascend_perf.units import format_ns, format_quantity, format_ratio
+from ascend_perf.units import format_ns, format_quantity, format_range, format_ratio
 
 NAME: Final = "frequency"
 COUNTER: Final = "AI Core Freq"
@@ -335,4 +335,4 @@ def _span(values: Floats) -> str:
     if not len(values):
         return "—"
     low, high = float(values.min()), float(values.max())
-    return _hz(low) if low == high else f"{_hz(low)} - {_hz(high)}"
+    return format_range(_hz(low), _hz(high))

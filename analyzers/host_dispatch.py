@@ -168,7 +168,7 @@ def _free(
     }
     causes = sorted((cause for cause in left if left[cause]), key=lambda cause: -left[cause])
     main = causes[0]
-    step, chief = span_words(span), _chief(idle, main)
+    step, chief = span_words(span, share), _chief(idle, main)
     ending = ("", "") if chief is None else (chief.en, chief.zh)
     beside, others = ("", ""), per_step(span, sum(taken.values()))
     if any(taken.values()):
@@ -202,7 +202,7 @@ def _free(
         "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free", evidence=evidence,
         where=_unclaimed(idle, claimed, lost), whole_ns=span.step_ns,
         title=Words(
-            f"The device idles {per_step(span, rest)} of {step.en} ({format_ratio(share)}){beside[0]}{ending[0]}",
+            f"The device idles {per_step(span, rest)} of {step.en}{beside[0]}{ending[0]}",
             f"{step.zh}中设备空闲 {per_step(span, rest)}"
             f"（{format_ratio(share)}）{beside[1]}{ending[1]}",
         ),
@@ -230,11 +230,11 @@ def _exported_free(trace: Trace) -> Verdict:
     share = share_of(split, split.free_ns)
     if share < MIN_SHARE_RATIO.value:
         return None, Judged(code="H-01", verdict="clean")
-    step = step_words(split)
+    step = step_words(split, share)
     found = finding(
         "H-01", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="free",
         title=Words(
-            f"The device idles {per_step(split, split.free_ns)} of {step.en} ({format_ratio(share)})",
+            f"The device idles {per_step(split, split.free_ns)} of {step.en}",
             f"{step.zh}设备空闲 {per_step(split, split.free_ns)}（{format_ratio(share)}）",
         ),
         evidence=[
@@ -347,7 +347,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
             f"同步调用之后的空闲占单步 {format_ratio(share)}",
         )
         return None, Judged(code="H-05", verdict="clean", reason=reason)
-    step = span_words(idle.span)
+    step = span_words(idle.span, share)
     name, count, most, call = owners[0]
     total = sum(owner[1] for owner in owners)
     sync = idle.sync
@@ -377,7 +377,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
         title=Words(
             f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
             f"device then idles {per_step(idle.span, spent)} "
-            f"of {step.en} ({format_ratio(share)}), most after {by}",
+            f"of {step.en}, most after {by}",
             f"{total} 次同步调用排空了下发队列：{step.zh}中设备随后空闲 {per_step(idle.span, spent)}"
             f"（{format_ratio(share)}），主要在 {by} 之后",
         ),

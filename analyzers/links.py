@@ -236,7 +236,7 @@ def _slow_links(job: Job, slow: Sequence[Link]) -> Finding | None:
             f"The {example.transport} link {name}{more} runs at "
             f"{format_quantity(example.rate, 'bytes_per_s')}, {format_ratio(1 - example.rate / usual)} below its peers "
             f"({format_quantity(usual, 'bytes_per_s')}): at most {per_step(views[worst], lost[worst])} of "
-            f"{step_words(views[worst]).en} ({format_ratio(shares[worst])})",
+            f"{step_words(views[worst], shares[worst]).en}",
             f"{example.transport} 链路 {name}{'' if len(slow) == 1 else f' 等 {len(slow)} 条'} 速率为 "
             f"{format_quantity(example.rate, 'bytes_per_s')}，比同类链路（{format_quantity(usual, 'bytes_per_s')}）低 "
             f"{format_ratio(1 - example.rate / usual)}：{step_words(views[worst]).zh}至多 "

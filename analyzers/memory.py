@@ -20,7 +20,7 @@ from ascend_perf.model.table import NULL, Ints
 from ascend_perf.model.tables import MEMORY, MEMORY_BLOCKS, MODULE_MEMORY
 from ascend_perf.model.trace import Trace
 from ascend_perf.plugins import analyzer
-from ascend_perf.units import format_quantity, format_ratio
+from ascend_perf.units import format_quantity, format_range, format_ratio
 
 NAME: Final = "memory"
 
@@ -209,8 +209,8 @@ def _growth(trace: Trace, own: Component | None) -> tuple[Finding | None, Judged
         evidence.insert(
             1,
             Evidence(
-                name=Words("range of the growth (95 %)", "每步增长的区间（95%）"),
-                value=f"{format_quantity(trend.low, 'bytes')} - {format_quantity(trend.high, 'bytes')}",
+                name=Words("range of the growth (95 %)", "每步增长的区间（95 %）"),
+                value=format_range(format_quantity(trend.low, "bytes"), format_quantity(trend.high, "bytes")),
                 where="by the ranks of the slopes (Sen)",
             ),
         )  # fmt: skip

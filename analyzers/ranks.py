@@ -32,7 +32,7 @@ from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.model.finding import Cell, Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.run import Run
 from ascend_perf.plugins import NoData, job_analyzer
-from ascend_perf.units import format_ns, format_ratio
+from ascend_perf.units import format_ns, format_range, format_ratio
 
 NAME: Final = "ranks"
 
@@ -205,10 +205,14 @@ def _pipeline(job: Job, causes: Causes) -> tuple[list[Finding], Judged]:
     cause_ranks, cause = _pipeline_cause(job, affected, causes)
     low = min(known[rank] / max(1, views[rank].steps) for rank in affected)
     high = max(known[rank] / max(1, views[rank].steps) for rank in affected)
-    span = format_ns(high) if format_ns(low) == format_ns(high) else f"{format_ns(low)} - {format_ns(high)}"
+    span = format_range(format_ns(low), format_ns(high))
     need = _need(views[worst])
     who = ranks_words(affected)
-    step = step_words(views[worst])
+    step = step_words(views[worst], share)
+    steps = views[worst].steps
+    # One bracket in Chinese too, after the time that it is about.
+    length_zh = f"{'平均' if steps > 1 else ''}单步 {format_ns(views[worst].step_ns / max(1, steps))} 中"
+    share_zh = f"（{format_ratio(share)}，共 {steps} 步）" if steps > 1 else f"（{format_ratio(share)}）"
     ops = ", ".join(views[worst].p2p.ops) if views[worst].p2p is not None else "receive"  # type: ignore[union-attr]
     data = ("", "") if need is None else (f" for data that needs {need}", f"，而其数据只需 {need}")
     late = (
@@ -222,8 +226,8 @@ def _pipeline(job: Job, causes: Causes) -> tuple[list[Finding], Judged]:
     )
     verb = "waits" if len(affected) == 1 else "wait"
     title = Words(
-        f"{upper_first(who.en)} {verb} {span} of {step.en} ({format_ratio(share)}) in {ops}{data[0]}{late[0]}",
-        f"{who.zh} 在{step.zh}于 {ops} 中等待 {span}（{format_ratio(share)}）{data[1]}{late[1]}",
+        f"{upper_first(who.en)} {verb} {span} of {step.en} in {ops}{data[0]}{late[0]}",
+        f"{who.zh} 在{length_zh}于 {ops} 中等待 {span}{share_zh}{data[1]}{late[1]}",
     )
     evidence: list[Evidence] = []
     for rank in affected[:3]:

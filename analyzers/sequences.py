@@ -62,14 +62,14 @@ def sequences(trace: Trace) -> Result:
     busy = sum(repeat.busy_ns for repeat in found.repeats)
     wall = sum(repeat.wall_ns for repeat in found.repeats)
     count = sum(repeat.count for repeat in found.repeats) / idle.span.steps
-    step = step_words(idle.span)
+    step = step_words(idle.span, share)
     finding_ = finding(
         CODE, analyzer=NAME, trace_rank=trace.meta.rank, vendor=trace.meta.device.kind, share_ratio=share,
         where=found.lost, whole_ns=idle.span.step_ns,
         title=Words(
             f"Repeated sequences of short kernels ({counted(len(found.repeats), 'kind', 'kinds')}, {count:.4g} times "
             f"per step) run {format_ratio(busy / wall)} of their time: the device waits {per_step(idle.span, lost)} of "
-            f"{step.en} ({format_ratio(share)}) for launches inside them",
+            f"{step.en} for launches inside them",
             f"{len(found.repeats)} 种短 Kernel 序列每步重复 {count:.4g} 次，执行时间仅占序列总时长的 "
             f"{format_ratio(busy / wall)}：{step.zh}设备在其中等待下发 {per_step(idle.span, lost)}"
             f"（{format_ratio(share)}）",

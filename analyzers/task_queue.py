@@ -61,7 +61,7 @@ def _finding(trace: Trace, idle: Idle, queue: Queue) -> Finding:
     span = idle.span
     lost = intervals.total(queue.lost)
     share = share_of(span, lost)
-    step = step_words(span)
+    step = step_words(span, share)
     what = (
         Words(
             f"The second launch stage (Dequeue) works {format_ratio(share_of(span, queue.dequeue_ns))} of the time, "
@@ -80,7 +80,7 @@ def _finding(trace: Trace, idle: Idle, queue: Queue) -> Finding:
         "H-02", analyzer=NAME, trace_rank=trace.meta.rank, vendor="npu", share_ratio=share, subject=queue.state,
         where=queue.lost, whole_ns=span.step_ns,
         title=Words(
-            f"{what.en}: the device idles {per_step(span, lost)} of {step.en} ({format_ratio(share)}) meanwhile",
+            f"{what.en}: the device idles {per_step(span, lost)} of {step.en} meanwhile",
             f"{what.zh}：{step.zh} 设备在此期间空闲 {per_step(span, lost)}（{format_ratio(share)}）",
         ),
         evidence=[

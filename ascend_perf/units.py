@@ -73,6 +73,11 @@ def format_ratio(value: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 10 else f"{significant(percent, 2)} %"
 
 
+def format_range(low: str, high: str) -> str:
+    """Two written figures as a range, `9.121 ms – 22.72 ms`; one figure where both are written alike."""
+    return low if low == high else f"{low} – {high}"
+
+
 def format_quantity(value: float | None, unit: Unit) -> str:
     """`value` with its unit as reports print it; None gives an em dash (callers say why it is unknown)."""
     if value is None or not math.isfinite(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_perf.units import amdahl_bound, counted, format_bound, format_quantity, significant
+from ascend_perf.units import amdahl_bound, counted, format_bound, format_quantity, format_range, significant
 
 THIN = "\u2009"
 
@@ -49,6 +49,11 @@ def test_no_exponent_and_no_trailing_zeros() -> None:
 
 def test_a_small_bound_does_not_read_one() -> None:
     assert [format_bound(b) for b in (1.0048, 1.0836, 1.1, 3.5300, 12.345)] == ["1.005", "1.084", "1.1", "3.53", "12.3"]
+
+
+def test_a_range_says_what_is_written_alike_once() -> None:
+    assert format_range("9.121 ms", "22.72 ms") == "9.121 ms – 22.72 ms"
+    assert format_range("3 ms", "3 ms") == "3 ms"
 
 
 def test_amdahl_bound() -> None:

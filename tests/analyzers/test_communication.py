@@ -410,8 +410,8 @@ def test_shares_do_not_depend_on_the_number_of_steps(make_trace: MakeTrace) -> N
 
     # 500 ns wait beside no computing; without the wait the last 100 ns of the call would lie beside the kernel.
     assert once.share_ratio == often.share_ratio == 0.6
-    assert "600 ns of the 1 us step" in once.title.en
-    assert "600 ns of the 1 us step (average of 20)" in often.title.en
+    assert "600 ns of the 1 us step (60 %) wait" in once.title.en
+    assert "600 ns of the 1 us step (60 %, average of 20) wait" in often.title.en
     assert "100 ns of it are transfers that computing would hide" in often.title.en
 
 

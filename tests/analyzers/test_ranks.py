@@ -46,19 +46,27 @@ def computing(make_trace: MakeTrace, rank: int | None, dur: int, **more: object)
     )
 
 
-def exported(make_trace: MakeTrace, rank: int, compute: int, wait: int, need: int) -> Trace:
+def exported(make_trace: MakeTrace, rank: int, compute: int, wait: int, need: int, steps: int = 1) -> Trace:
     """A rank of a pipeline of two stages of which only the exporter's sums and communication.json are there."""
     stage = Group(name="pp", label="pp", ranks=(0, 2) if rank in (0, 2) else (1, 3))
+    numbers = range(1, steps + 1)
     return make_trace(
         meta=meta(rank, world=4, groups=(stage,)),
         exported_steps=[
             {
-                "step_id": 1, "computing_ns": compute, "communication_ns": wait,
+                "step_id": step, "computing_ns": compute, "communication_ns": wait,
                 "communication_not_overlapped_ns": wait, "free_ns": 1000 - compute - wait,
             }
+            for step in numbers
         ],
-        comm_ops=[{"start_ns": 100, "dur_ns": wait, "name": "sr", "op": "batchSendRecv", "group": "pp", "step_id": 1}],
-        comm_transfers=[{"name": "sr", "transport": "HCCS", "time_ns": need, "step_id": 1}],
+        comm_ops=[
+            {
+                "start_ns": 1000 * (step - 1) + 100, "dur_ns": wait, "name": "sr", "op": "batchSendRecv", "group": "pp",
+                "step_id": step,
+            }
+            for step in numbers
+        ],
+        comm_transfers=[{"name": "sr", "transport": "HCCS", "time_ns": need, "step_id": step} for step in numbers],
     )  # fmt: skip
 
 
@@ -83,8 +91,31 @@ def test_the_slow_stage_and_the_ranks_that_wait_for_it_are_named(make_trace: Mak
     bubble = of(outcome, "L-01")
     assert (bubble.ranks, bubble.affected_ranks) == ((2, 3), (0, 1))
     assert bubble.share_ratio == pytest.approx(0.4)  # rank 0: (410 - 10) / 1000
-    assert "ranks 2-3 hold them up" in bubble.title.en
+    assert bubble.title.en == (
+        "Ranks 0-1 wait 390 ns – 400 ns of the 1 us step (40 %) in batchSendRecv for data that needs 10 ns "
+        "(ranks 2-3 hold them up)"
+    )
+    assert bubble.title.zh == (
+        "Rank 0-1 在单步 1 us 中于 batchSendRecv 中等待 390 ns – 400 ns（40 %），而其数据只需 10 ns（被 Rank 2-3 拖慢）"
+    )
     assert verdict(outcome, "N-05").verdict == "clean"  # within each stage all ranks are equal
+
+
+def test_the_share_and_the_number_of_steps_stand_in_one_bracket(make_trace: MakeTrace) -> None:
+    # As above with ranks that wait alike, over two steps of the same length.
+    works = ((300, 410), (300, 410), (600, 60), (600, 60))
+    job = Run(traces=tuple(exported(make_trace, rank, *work, 10, steps=2) for rank, work in enumerate(works)))
+
+    title = of(ranks.run_on_run(job), "L-01").title
+
+    assert title.en == (
+        "Ranks 0-1 wait 400 ns of the 1 us step (40 %, average of 2) in batchSendRecv for data that needs 10 ns "
+        "(ranks 2-3 hold them up)"
+    )
+    assert title.zh == (
+        "Rank 0-1 在平均单步 1 us 中于 batchSendRecv 中等待 400 ns（40 %，共 2 步），"
+        "而其数据只需 10 ns（被 Rank 2-3 拖慢）"
+    )
 
 
 def test_a_pipeline_that_waits_little_is_clean(make_trace: MakeTrace) -> None:
