@@ -130,7 +130,7 @@ def told(trend: Trend) -> tuple[str, str]:
     if trend.low is None or trend.high is None:
         return f"{slope} per step", f"每步 {slope}"
     low, high = format_quantity(trend.low, "bytes"), format_quantity(trend.high, "bytes")
-    return f"{slope} per step (95 %: {low} to {high})", f"每步 {slope}（95%：{low} 至 {high}）"
+    return f"{slope} per step (95 %: {low} to {high})", f"每步 {slope}（95 %：{low} 至 {high}）"
 
 
 def _note(trend: Trend | None) -> Words | None:

@@ -12,6 +12,7 @@ from ascend_perf.analyzers._stages import RankView
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import ResultTable, Words
 from ascend_perf.model.table import Floats, Ints
+from ascend_perf.units import format_ratio
 
 ALIKE_RATIO: Final = 0.05
 """Two ranks are alike when none of their figures differs by more than this part of the median step. Source: the spread
@@ -128,9 +129,11 @@ def rank_clusters(views: tuple[RankView, ...]) -> ResultTable | None:
         ),
         note=Words(
             f"Per step. Ranks are alike when computing, exposed communication and idle time each differ by at most "
-            f"{ALIKE_RATIO:.0%} of the median step; a cluster is what such ranks link together. Differences are "
-            f"against the largest cluster; clusters of at most {MAX_OUTLIER_RATIO:.0%} of the ranks stand out.",
-            f"均为每步数值。计算、未被掩盖的通信与空闲各自相差不超过单步中位数的 {ALIKE_RATIO:.0%} 的卡视为相近，"
-            f"相近的卡相连成一类。差异相对于最大的一类；卡数不超过 {MAX_OUTLIER_RATIO:.0%} 的类标为离群。",
+            f"{format_ratio(ALIKE_RATIO)} of the median step; a cluster is what such ranks link together. Differences "
+            f"are against the largest cluster; clusters of at most {format_ratio(MAX_OUTLIER_RATIO)} of the ranks "
+            "stand out.",
+            f"均为每步数值。计算、未被掩盖的通信与空闲各自相差不超过单步中位数的 {format_ratio(ALIKE_RATIO)} "
+            f"的卡视为相近，相近的卡相连成一类。差异相对于最大的一类；卡数不超过 "
+            f"{format_ratio(MAX_OUTLIER_RATIO)} 的类标为离群。",
         ),
     )  # fmt: skip

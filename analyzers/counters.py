@@ -116,7 +116,7 @@ def _summary(trace: Trace, every: Sequence[Series], busy: _Busy) -> ResultTable:
             Col("mean_ratio", "Mean of the peak", "平均占峰值", share(means), "ratio"),
             Col("most_ratio", "Highest of the peak", "最高占峰值", share(highest), "ratio"),
             Col(
-                "high_ratio", "Time above 80 % of the peak", "高于峰值 80% 的时间",
+                "high_ratio", "Time above 80 % of the peak", "高于峰值 80 % 的时间",
                 [None if not p else time_above(s, HIGH_RATIO * p) for s, p in zip(every, peaks, strict=True)], "ratio",
             ),
             Col("computing", "While only kernels run", "仅计算时", told([mean_within(s, only) for s in every])),

@@ -120,7 +120,7 @@ def _pipes(kernels: Table) -> Iterator[ResultTable]:
             Col("time_ns", "Time of these kernels", "此类算子耗时", time, "ns"),
         ],
         Words(
-            "Pipes work at the same time: their shares do not add up to 100 %.", "各流水并行工作，占比之和不为 100%。"
+            "Pipes work at the same time: their shares do not add up to 100 %.", "各流水并行工作，占比之和不为 100 %。"
         ),
     )
 

@@ -146,8 +146,8 @@ def _note(use: Utilisation) -> Words:
         "bf16 products and 5-14 % on odd shapes; fp32 counts 2048 FLOP per cycle and core (inferred), and no rate of "
         f"HF32 is known. Here {basis.en}.",
         "浪费时间 = 耗时 ×（1 − 效率）。效率：Cube 算子取算子级 MFU = MAC 占比 × Cube 利用率，"
-        "Vector 算子取最忙流水占比，GPU 取 Roofline。计数器结果在大 bf16 矩阵乘上比 2MNK 高 1-2%，"
-        "在不规则 Shape 上高 5-14%；fp32 按每核每周期 2048 FLOP 计（推断），HF32 的算力未知。"
+        "Vector 算子取最忙流水占比，GPU 取 Roofline。计数器结果在大 bf16 矩阵乘上比 2MNK 高 1-2 %，"
+        "在不规则 Shape 上高 5-14 %；fp32 按每核每周期 2048 FLOP 计（推断），HF32 的算力未知。"
         f"此处{basis.zh}。",
     )
 
@@ -325,7 +325,8 @@ def _memory_bound(time: KernelTime, use: Utilisation) -> Iterator[Finding | Judg
             code="M-01",
             verdict="clean",
             reason=Words(
-                f"kernels at 60 % of the memory rate or more: {of} of the step", f"达到内存带宽 60% 的算子：占单步 {of}"
+                f"kernels at 60 % of the memory rate or more: {of} of the step",
+                f"达到内存带宽 60 % 的算子：占单步 {of}"
             ),
         )
         return

@@ -258,7 +258,7 @@ def _conflicts(time: KernelTime) -> Iterator[Finding | Judged]:
         of = format_ratio(share or 0.0)
         reason = Words(
             f"kernels with a fifth of their time in conflicts or more: at most {of} of the step",
-            f"冲突占比达 20% 的算子：至多占单步 {of}",
+            f"冲突占比达 20 % 的算子：至多占单步 {of}",
         )
         yield Judged(code="M-04", verdict="clean", reason=reason)
         return

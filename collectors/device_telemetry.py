@@ -31,6 +31,7 @@ from ascend_perf.collectors.npu_exporter import ExportedChip, fetch, read
 from ascend_perf.collectors.telemetry import Cost, counted
 from ascend_perf.device.integration import Integral, integrate
 from ascend_perf.errors import InputError
+from ascend_perf.units import format_ratio
 
 FILE_NAME: Final = "device_telemetry.csv"
 INTERVAL_S: Final = 1.0
@@ -419,11 +420,11 @@ def energy_of_devices(
         return None, "no energy: no sensor of the device could be read"
     covered = min(one.covered_ratio for one in own.values())
     if covered < ENOUGH_RATIO:
-        return None, f"no energy: samples of power cover {covered:.0%} of the measured steps"
+        return None, f"no energy: samples of power cover {format_ratio(covered)} of the measured steps"
     counted = f"{len(own)} devices by samples of their power (trapezoid rule), without the host"
     gaps = max(len(one.gaps) for one in own.values())
     if gaps:
-        counted += f"; {gaps} gaps are left out, {1 - covered:.1%} of the time"
+        counted += f"; {gaps} gaps are left out, {format_ratio(1 - covered)} of the time"
     if any(name.startswith("npu") for name in own):
         counted += "; the power of an NPU is the chip's, of an inference card or a GPU the board's"
     if len(own) < len(names):

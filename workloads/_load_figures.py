@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.model.finding import Words
+from ascend_perf.units import format_ratio
 from ascend_perf.workloads._load import Load, Record, Round
 
 FORMAT: Final = "ascend-perf-load/1"
@@ -156,8 +157,8 @@ def notes_of(load: Load, round_: Round, figures: Figures) -> list[Words]:
     if round_.wall_ns and round_.cpu_ns > BUSY_RATIO * round_.wall_ns:
         share = round_.cpu_ns / round_.wall_ns
         notes.append(Words(
-            f"the client used {share:.0%} of a core: use several clients on several cores, or a lower rate",
-            f"客户端占用了一个核的 {share:.0%}：请用多个客户端分摊到多个核，或降低请求速率",
+            f"the client used {format_ratio(share)} of a core: use several clients on several cores, or a lower rate",
+            f"客户端占用了一个核的 {format_ratio(share)}：请用多个客户端分摊到多个核，或降低请求速率",
         ))  # fmt: skip
     if round_.warmup_errors:
         notes.append(Words(f"{round_.warmup_errors} requests of the warm-up failed",

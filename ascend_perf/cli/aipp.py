@@ -346,7 +346,8 @@ def _proof_lines(proof: Proof, lang: Lang) -> list[str]:
     for each in proof.outputs:
         name, verdict = _plain(each.output), words["holds" if each.is_within else "fails"]
         if each.is_whole:
-            lines.append(words["classes"].format(name, f"{each.same:.2%}", f"{each.worst:.2%}", verdict))
+            same, worst = (f"{100 * ratio:.2f} %" for ratio in (each.same, each.worst))
+            lines.append(words["classes"].format(name, same, worst, verdict))
             continue
         lines.append(words["same"].format(name, f"{each.same:.2e}", f"{each.same_allowed:.0e}"))
         lines.append(words["output"].format(

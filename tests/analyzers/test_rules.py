@@ -127,7 +127,7 @@ def _finding(share_ratio: float | None, **more: object) -> Finding:
         "H-07",
         analyzer="host-dispatch",
         trace_rank=3,
-        title=Words("GC takes 5 %.", "GC 占 5%。"),
+        title=Words("GC takes 5 %.", "GC 占 5 %。"),
         share_ratio=share_ratio,
         evidence=[Evidence(name=Words("GC", "GC"), value=1, unit="ms")],
         vendor="npu",

@@ -102,8 +102,8 @@ def test_what_is_said_of_the_energy_is_said_in_chinese_too() -> None:
     _, refused = device_telemetry.energy_of_devices(samples, ["npu0"], 0, 40 * second)
 
     assert spoken(f"energy is that of {counted}", "zh") == (
-        "能耗为 1 个设备功耗样本的梯形积分，不含主机；剔除 1 处缺口，占时间的 4.7%；"
+        "能耗为 1 个设备功耗样本的梯形积分，不含主机；剔除 1 处缺口，占时间的 4.7 %；"
         "NPU 的功耗为芯片功耗，推理卡与 GPU 为板卡功耗；1 个 die 计入其所在卡的第一个 die"
     )
-    assert spoken(refused, "zh") == "没有能耗数据：功耗样本只覆盖计时步的 48%"
+    assert spoken(refused, "zh") == "没有能耗数据：功耗样本只覆盖计时步的 48 %"
     assert spoken("device telemetry: npu-smi: ended by itself: code 3", "zh") == "设备监测：npu-smi 自行退出：code 3"

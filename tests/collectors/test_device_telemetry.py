@@ -405,11 +405,11 @@ def test_energy_says_gaps_dies_and_refuses_too_little() -> None:
     dense = [sample("npu0", n / 10, 100.0) for n in range(200) if not 100 <= n < 108]
     joules, counted = energy_of_devices(dense, ["npu0", "npu1"], NOW, NOW + 19 * S)
     assert joules == pytest.approx(100 * (19 - 0.9))
-    assert "1 gaps are left out, 4.7% of the time" in counted
+    assert "1 gaps are left out, 4.7 % of the time" in counted
     assert "1 dies are counted with the first die of their card" in counted
 
     assert energy_of_devices(dense, ["npu0"], NOW, NOW + 40 * S) == (
-        None, "no energy: samples of power cover 48% of the measured steps",
+        None, "no energy: samples of power cover 48 % of the measured steps",
     )  # fmt: skip
     assert energy_of_devices([], ["npu0"], NOW, NOW + S)[0] is None
 

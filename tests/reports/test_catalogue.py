@@ -76,6 +76,25 @@ def test_chinese_uses_the_words_of_the_glossary(key: str, word: str) -> None:
     assert word in catalogue("zh")[key]
 
 
+PERCENT = re.compile(r"[0-9]%(?![0-9A-Fa-f]{2})|:\.[0-9]f?%\}|[0-9]\s*％")
+"""A percent sign right behind its number, written or formatted (not %E4 of an address)."""
+
+
+def test_chinese_writes_percent_as_figures_do() -> None:
+    """`format_ratio` and the scripts of the page leave a space before the sign; so do fixed texts beside them."""
+    root = REPORTS.parent
+    places = [root / name for name in ("analyzers", "ascend_perf", "collectors", "reports", "workloads")]
+    files = [path for place in places for path in place.rglob("*") if path.suffix in (".py", ".yaml", ".js")]
+    lines = [
+        (path, line) for path in files if path.is_file() for line in path.read_text(encoding="utf-8").splitlines()
+        if "%" in line or "％" in line
+    ]  # fmt: skip
+    chinese = [(path, line) for path, line in lines if re.search("[\u4e00-\u9fff]", line)]
+
+    assert len(chinese) > 50
+    assert [f"{path.name}: {line.strip()}" for path, line in chinese if PERCENT.search(line)] == []
+
+
 def test_a_bound_is_never_called_an_expected_gain() -> None:
     assert not any("预计提升" in text for text in catalogue("zh").values())
     assert all("At most" in catalogue("en")[key] for key in ("gain.bound",))

@@ -236,7 +236,7 @@ def test_pieces_count_where_the_server_does_not() -> None:
 def test_an_overloaded_client_says_so() -> None:
     late = round_of([record(108, [208], scheduled=100, output_tokens=1)] * 3, cpu_ns=95, wall_ns=100)
     fine = round_of([record(103, [208], scheduled=100, output_tokens=1)] * 3, probe_delays_ns=[MS] * 9)
-    for one, words in ((late, ["sent its requests 8 ms late", "used 95% of a core"]), (fine, [])):
+    for one, words in ((late, ["sent its requests 8 ms late", "used 95 % of a core"]), (fine, [])):
         notes = notes_of(Load(mode="poisson"), one, figures_of(Load(mode="poisson"), one.records))
         assert len(notes) == len(words)
         assert all(word in note.en for word, note in zip(words, notes, strict=True))
