@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from ascend_perf.errors import MachineError
 from ascend_perf.workloads import _schedule
 from ascend_perf.workloads._context import cut_over_context_axis, own_tokens
 from ascend_perf.workloads._decoder import Decoder, materialise
@@ -272,7 +273,13 @@ def parallelise(
         weights: type of the weights. Where `matmul` is narrower, the products run in that: by autocast, or with FSDP by
             a mixed-precision policy (weights are gathered in `matmul`, gradients reduced in fp32).
         all_count: no target is ever IGNORED; else the counted ones are summed over the data axis in each step.
+
+    Raises:
+        MachineError: this torch has no FSDP2.
     """
+    is_sharded = layout.data_parallel == "fsdp" and axes.replicas > 1
+    if is_sharded:
+        _fsdp()  # before anything is built
     device = torch.device(place.device)
     groups = make_groups(axes, layout, place)
     stages = stages_of(layout, layers)
@@ -295,7 +302,6 @@ def parallelise(
             cuts |= own
             shared_out += own
         parts.append(part)
-    is_sharded = layout.data_parallel == "fsdp" and axes.replicas > 1
     if is_sharded:
         for part in parts:
             _shard(part, groups, weights, matmul, keep=axes.pipeline > 1)
@@ -314,6 +320,22 @@ def parallelise(
     )  # fmt: skip
 
 
+def _fsdp() -> tuple[Any, Any]:
+    """FSDP2's `fully_shard` and `MixedPrecisionPolicy`.
+
+    Raises:
+        MachineError: this torch has none of that name: 2.5 and older.
+    """
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise MachineError(
+            f"data_parallel fsdp needs torch 2.6 or newer, here is {torch.__version__}",
+            hint="--set data_parallel=ddp, or install a newer torch",
+        ) from error
+    return fully_shard, MixedPrecisionPolicy
+
+
 def _shard(part: Decoder, groups: Groups, weights: torch.dtype, matmul: torch.dtype, *, keep: bool) -> None:
     """FSDP2 over the replica axis: one unit for each block, one for embedding, norm and output together.
 
@@ -321,8 +343,7 @@ def _shard(part: Decoder, groups: Groups, weights: torch.dtype, matmul: torch.dt
         keep: blocks stay gathered from the first forward pass of a step to its last backward pass, as a pipeline needs:
             else each micro-batch would gather them twice while others are under way.
     """
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
+    fully_shard, MixedPrecisionPolicy = _fsdp()
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the rotary tables stay fp32
     if matmul != weights:
         policy = MixedPrecisionPolicy(param_dtype=matmul, reduce_dtype=torch.float32, cast_forward_inputs=False)

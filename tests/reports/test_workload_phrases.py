@@ -24,10 +24,10 @@ from tests.reports.test_phrases import english
 SETTINGS = (
     "_spec", "_layout", "_training", "_model_shape", "_encoder_shape", "_routing", "_lora_shape", "_fused", "_serving",
     "_batches", "_schedule", "_model_config", "bert_clue", "comm_bench", "llm_generate", "llm_serve", "lora_finetune",
-    "micro", "resnet50_infer", "resnet50_train",
+    "micro", "resnet50_infer", "resnet50_train", "_parallel",
 )  # fmt: skip
 """Modules of workloads/ whose refusals are of settings; those of others are of data, and of requests to a server."""
-BENCH = ("what_if", "layout_choices", "prediction", "before", "launch", "virtual")
+BENCH = ("what_if", "layout_choices", "prediction", "before", "launch", "virtual", "folder")
 COMMANDS = ("what_if", "run", "_virtual")
 
 
@@ -121,6 +121,9 @@ def test_layouts_that_do_not_fit_say_so_in_chinese() -> None:
      "没有工作负载 'llm-pretrian'：是否指 'llm-pretrain'？"),
     ("config.json: no model for 'mamba': it is a state-space model",
      "config.json：没有适合 'mamba' 的模型：它是状态空间模型"),
+    ("runs/a exists", "runs/a 已存在"),
+    ("no chip named 'Ascend999' is known", "没有名为 'Ascend999' 的芯片"),
+    ("data_parallel fsdp needs torch 2.6 or newer, here is 2.5.1", "data_parallel fsdp 需要 torch 2.6 或更新，当前为 2.5.1"),
 ])  # fmt: skip
 def test_a_refusal_in_words(text: str, chinese: str) -> None:
     assert spoken(text, "zh") == chinese

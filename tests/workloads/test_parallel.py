@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
+from ascend_perf.errors import MachineError
 from ascend_perf.workloads._job import Job
-from ascend_perf.workloads._layout import Layout
+from ascend_perf.workloads._layout import Axes, Layout
 from ascend_perf.workloads._rank_memory import rank_memory
 from ascend_perf.workloads._rank_weights import rank_weights
-from ascend_perf.workloads._spec import Target
+from ascend_perf.workloads._spec import Place, Target
 from ascend_perf.workloads._traffic import predict, rank_traffic
 from ascend_perf.workloads._training import Training
 from tests.workloads._layout_cases import EXPERTS, LATENT_EXPERTS, SHAPE, Case, Outcome, every_layout
@@ -220,3 +222,33 @@ def test_memory_of_fsdp_by_hand() -> None:
 def test_a_layout_that_does_not_fit_is_refused_before_the_run() -> None:
     with pytest.raises(ValueError, match=r"^world of 3 = tensor 2 leaves 1.5 data ranks; valid --nproc: 2, 4, 6, 8"):
         predict(SHAPE, Layout(tensor_ranks=2), TRAINING, 3)
+
+
+@pytest.mark.torch
+def test_fsdp_on_a_torch_without_it_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    import torch.distributed.fsdp
+
+    from ascend_perf.workloads._parallel import parallelise
+
+    monkeypatch.delattr(torch.distributed.fsdp, "fully_shard")
+    monkeypatch.setattr(torch, "__version__", "2.5.1")
+
+    def refused(layout: Layout, replicas: int) -> None:
+        parallelise(
+            _never, layout=layout, axes=Axes(data=replicas), place=Place(device="cpu", world_size=replicas), layers=1,
+            seed=0, loss=_never,
+        )  # fmt: skip
+
+    with pytest.raises(MachineError) as said:
+        refused(Layout(data_parallel="fsdp"), 2)
+
+    assert said.value.what == "data_parallel fsdp needs torch 2.6 or newer, here is 2.5.1"
+    assert said.value.hint == "--set data_parallel=ddp, or install a newer torch"
+    # On one rank there is nothing to shard.
+    with pytest.raises(AssertionError, match="built"):
+        refused(Layout(data_parallel="fsdp"), 1)
+
+
+def _never(*_: object) -> Any:
+    raise AssertionError("built")
