@@ -34,7 +34,7 @@ def rank_memory(job: Job, rank: int) -> dict[str, int]:
     Weights, gradients and both moments of AdamW are exact sums over what the rank keeps and updates. Activations are
     those of `_model_shape` for each layer and end, for each micro-batch under way. `gathered` is what FSDP holds beside
     its shards: the weights outside the layers and of two layers, one at work and the next one, or in a pipeline all
-    weights and their gradients.
+    weights and, with several micro-batches, their gradients.
     """
     return _Moments(job, rank).components()
 
@@ -112,7 +112,9 @@ class _Moments:
     def _gathered(self) -> int:
         units = self._units()
         if self.axes.pipeline > 1:
-            return sum(units.values()) * (self.value + self.job.reduced_bytes)
+            # One micro-batch is reduced at once, layer by layer; gradients of several wait for the last.
+            waiting = self.job.reduced_bytes if self.job.training.accumulate > 1 else 0
+            return sum(units.values()) * (self.value + waiting)
         outside = units.pop(None, 0)
         return (outside + sum(sorted(units.values())[-2:])) * self.value
 

@@ -123,7 +123,8 @@ def test_layouts_that_do_not_fit_say_so_in_chinese() -> None:
      "config.json：没有适合 'mamba' 的模型：它是状态空间模型"),
     ("runs/a exists", "runs/a 已存在"),
     ("no chip named 'Ascend999' is known", "没有名为 'Ascend999' 的芯片"),
-    ("data_parallel fsdp needs torch 2.6 or newer, here is 2.5.1", "data_parallel fsdp 需要 torch 2.6 或更新，当前为 2.5.1"),
+    ("data_parallel fsdp needs torch 2.6 or newer, here is 2.5.1",
+     "data_parallel fsdp 需要 torch 2.6 或更新，当前为 2.5.1"),
 ])  # fmt: skip
 def test_a_refusal_in_words(text: str, chinese: str) -> None:
     assert spoken(text, "zh") == chinese

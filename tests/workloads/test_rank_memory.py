@@ -80,6 +80,19 @@ def test_recomputation_under_autocast_keeps_a_copy_of_each_matrix_till_the_end_o
     )
 
 
+def test_fsdp_in_a_pipeline_keeps_whole_gradients_only_between_micro_batches() -> None:
+    layout, wide = Layout(data_parallel="fsdp", pipeline_ranks=2), replace(DENSE, layers=2, vocabulary=4096)
+    one, several = (predict(wide, layout, replace(LITTLE, accumulate=count), 4) for count in (1, 2))
+
+    # The fuller stage has half of the layers, the output layer and the last norm; all of fp32.
+    stage = 4096 * 32 + 32 + 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32
+    assert one.memory_bytes["gathered"] == 4 * stage
+    assert several.memory_bytes["gathered"] == 8 * stage
+    # What is held at some time is no more than what is held at the worst.
+    for said in (one, several):
+        assert max(said.memory_bytes.values()) <= said.peak_bytes
+
+
 @pytest.mark.parametrize("world", [2, 4])
 def test_the_peak_is_never_below_what_stays(world: int) -> None:
     for shape in (SHAPE, EXPERTS):
