@@ -125,10 +125,12 @@ _FORECAST: Final = {
 
 def forecast_words(forecast: Forecast, lang: Literal["en", "zh"] = "en") -> str:
     """The prediction of a run as a small table: memory by component against the device's, communication per step."""
+    from ascend_perf.bench.config_diff import figure_words
+
     words = _FORECAST[lang]
     rows = [
-        (words["memory"], component, format_quantity(count, "bytes"))
-        for component, count in forecast.prediction.memory_bytes.items()
+        (words["memory"], part if lang == "en" else figure_words(f"memory_{part}").zh, format_quantity(count, "bytes"))
+        for part, count in forecast.prediction.memory_bytes.items()
     ]
     if rows:
         total, there = (format_quantity(count, "bytes") for count in (forecast.rank_bytes, forecast.device_bytes))

@@ -225,7 +225,13 @@ def test_a_prediction_is_a_small_table_in_both_languages() -> None:
         ["communication", "per", "step,", "data", "axis", "all_reduce", "2", "KiB", "in", "3", "calls"],
     ]
     assert _show._FORECAST["en"].keys() == _show._FORECAST["zh"].keys()
-    assert "建模值" in _show.forecast_words(forecast, "zh")
+    assert [line.split() for line in _show.forecast_words(forecast, "zh").splitlines()] == [
+        ["建模值（4", "卡中需求最大的一卡）："],
+        ["内存", "权重", "3", "MiB"],
+        ["内存", "KV", "cache", "1", "MiB"],
+        ["内存", "峰值", "4", "x", "4", "MiB，设备共", "16", "GiB"],
+        ["每步通信，data", "轴", "all_reduce", "2", "KiB，3", "次调用"],
+    ]
     assert not forecast.is_too_large
     assert replace(forecast, sharing_ranks=4097).is_too_large  # 4097 x 4 MiB in 16 GiB
 

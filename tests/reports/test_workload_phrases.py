@@ -24,10 +24,10 @@ from tests.reports.test_phrases import english
 SETTINGS = (
     "_spec", "_layout", "_training", "_model_shape", "_encoder_shape", "_routing", "_lora_shape", "_fused", "_serving",
     "_batches", "_schedule", "_model_config", "bert_clue", "comm_bench", "llm_generate", "llm_serve", "lora_finetune",
-    "micro", "resnet50_infer", "resnet50_train", "_parallel",
+    "micro", "resnet50_infer", "resnet50_train", "_parallel", "_text_data",
 )  # fmt: skip
 """Modules of workloads/ whose refusals are of settings; those of others are of data, and of requests to a server."""
-BENCH = ("what_if", "layout_choices", "prediction", "before", "launch", "virtual", "folder")
+BENCH = ("what_if", "layout_choices", "prediction", "before", "launch", "virtual", "folder", "config_diff")
 COMMANDS = ("what_if", "run", "_virtual")
 
 
@@ -122,6 +122,9 @@ def test_layouts_that_do_not_fit_say_so_in_chinese() -> None:
     ("config.json: no model for 'mamba': it is a state-space model",
      "config.json：没有适合 'mamba' 的模型：它是状态空间模型"),
     ("runs/a exists", "runs/a 已存在"),
+    ("text.txt line 3 is not a JSON object but list", "text.txt 第 3 行不是 JSON 对象，而是 list"),
+    ("the model's vocabulary of 64 is too small for bytes and their special tokens: 259 tokens",
+     "模型词表大小 64 不足以容纳字节及其特殊 token：259 个 token"),
     ("no chip named 'Ascend999' is known", "没有名为 'Ascend999' 的芯片"),
     ("data_parallel fsdp needs torch 2.6 or newer, here is 2.5.1",
      "data_parallel fsdp 需要 torch 2.6 或更新，当前为 2.5.1"),
