@@ -79,8 +79,8 @@
   // Figures that come as text, each with its own unit: [number, unit].
   const WRITTEN = /^[<>\u2264\u2265~]?\s?([-+\u2212]?\d[\d.\u2009\u202f]*(?:e[-+]?\d+)?)[\s\u00a0]?(%|x|ns|us|ms|s|[KMGT]?i?B|[kMGT]?B\/s|[MGT]?FLOPS?|[MG]?Hz|W|J|°C|\/s)?$/i;
   const SIZES = (function () {
-    const sizes = Object.assign({ "%": 0.01 }, NS);
-    for (const unit in SCALES) for (const step of SCALES[unit]) sizes[step[1]] = step[0];
+    const sizes = Object.assign({ "%": 0.01, kb: 1e3, mb: 1e6, gb: 1e9, tb: 1e12, tib: 1099511627776 }, NS);
+    for (const unit in SCALES) for (const step of SCALES[unit]) sizes[step[1].toLowerCase()] = step[0];
     return sizes;
   })();
 
@@ -89,7 +89,7 @@
     const found = WRITTEN.exec(text);
     if (!found) return null;
     const number = Number(found[1].replace(/[\u2009\u202f]/g, "").replace("\u2212", "-"));
-    return isFinite(number) ? number * (SIZES[found[2]] || 1) : null;
+    return isFinite(number) ? number * (SIZES[(found[2] || "").toLowerCase()] || 1) : null;
   }
 
   // Tables whose times are parts of one step: one unit for all of them, also for the small ones.

@@ -64,7 +64,7 @@
   function csv(columns, order) {
     function cell(text) {
       // A spreadsheet would run a cell that starts like a formula.
-      if (/^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+(e-?\d+)?$/.test(text)) text = "'" + text;
+      if (/^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+(e[-+]?\d+)?$/.test(text)) text = "'" + text;
       return /[",\n\r]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
     }
     const lines = [columns.map(function (c) { return cell(c.reader.name + (c.reader.mark ? " (" + AP.w(c.reader.mark) + ")" : "")); }).join(",")];

@@ -257,6 +257,44 @@ def test_long_names_begin_with_what_tells_them_apart(browser: Browser, tmp_path:
     assert browser.run(f"{cell}.innerText").replace("\n", "") == LONG + "0>"
 
 
+def test_sizes_that_come_as_text_are_sorted_by_what_they_mean(browser: Browser, tmp_path: Path) -> None:
+    sizes = ["5 GB", "700 MB", "3 TiB", "64 GiB", "10 KB", "9 KiB", "20 B", "5 B"]
+    shown(browser, tmp_path / "report.html", table("sizes", {"size": "none", "n": "count"}, [[s, 1] for s in sizes]))
+    body = "document.querySelector('figure[data-table=\"sizes\"] tbody')"
+    cells = f"[...{body}.rows].map(r => r.cells[0].textContent.replace('\\u00a0', ' '))"
+
+    press(browser, "sizes", "th button")
+    assert browser.run(cells) == ["3 TiB", "64 GiB", "5 GB", "700 MB", "10 KB", "9 KiB", "20 B", "5 B"]
+    press(browser, "sizes", "th button")
+    assert browser.run(cells) == ["5 B", "20 B", "9 KiB", "10 KB", "700 MB", "5 GB", "64 GiB", "3 TiB"]
+
+
+def test_tables_of_one_column_and_of_sixty_with_hostile_names(browser: Browser, tmp_path: Path) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    many: dict[str, Unit] = {f"{hostile}{at}": "ns" for at in range(60)}
+    rows: list[list[Cell]] = [[(-1) ** at * 10.0**at for at in range(60)], [None] * 59 + [-2.5e22]]
+    shown(
+        browser, tmp_path / "report.html", table("single", {"=one": "none"}, [["=1+1"], ["-2"]]),
+        table("sixty", many, rows), width=400,
+    )
+
+    assert state(browser, "single")["heads"] == ["=one"]
+    assert browser.run("document.querySelectorAll('figure img').length") == 0
+    assert state(browser, "sixty")["cells"] == 60  # a table of no known name scrolls
+    cells = browser.run("[...document.querySelectorAll('figure[data-table=\"sixty\"] td')].map(n => n.textContent)")
+    assert len(cells) == 120
+    assert not any(word in cell for cell in cells for word in ("NaN", "undefined", "Infinity"))
+
+    browser.run("AP.copy = text => { window.copied = text; }")
+    press(browser, "single", ".tools button")
+    assert browser.run("window.copied") == "'=one\n'=1+1\n-2\n"
+    press(browser, "sixty", ".tools button")
+    copied = [line.split(",") for line in browser.run("window.copied").splitlines()]
+    # Figures stay figures, however large; a spreadsheet adds them up.
+    assert [float(cell) for cell in copied[1]] == pytest.approx([10.0**at * (-1) ** at for at in range(60)], rel=1e-12)
+    assert copied[2] == [""] * 59 + ["-2.5e+22"]
+
+
 NAMES = [
     "aclnnMaxPool2dWithMaskBackward_MaxPoolGradWithArgmaxV1AiCore", "ASCEND_PROFILER_OUTPUT/communication_matrix.json",
     "torch_npu.profiler._ExperimentalConfig(profiler_level=torch_npu.profiler.ProfilerLevel.Level1)",
