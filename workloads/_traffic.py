@@ -47,12 +47,23 @@ def predict(
     stage_ranks = world_size // axes.pipeline
     ranks = [stage * stage_ranks for stage in range(axes.pipeline)]
     # Replica 0 holds as much as any other, but for the share of the distributed optimizer.
-    holders = range(0, world_size, axes.tensor) if training.distributed_optimizer else ranks
+    holders = [first + _fullest_replica(job, first) * axes.tensor for first in ranks]
     fullest = max(holders, key=lambda rank: step_peak_bytes(job, rank))
     peak = step_peak_bytes(job, fullest)
     memory = with_temporaries(rank_memory(job, fullest), peak)
     traffic = max((rank_traffic(job, rank) for rank in ranks), key=lambda sent: sum(one.bytes_per_step for one in sent))
     return Prediction(memory_bytes=memory, traffic=traffic, step_peak_bytes=peak)
+
+
+def _fullest_replica(job: Job, first: int) -> int:
+    """Of the replicas of a stage, that whose optimizer updates most; the first of equal ones."""
+    if not job.training.distributed_optimizer:
+        return 0
+    sizes = [weight.values for weight in rank_weights(job.shape, job.layout, job.axes, job.axes.place(first)[0])]
+    updated: dict[int, int] = defaultdict(int)
+    for size, owner in zip(sizes, owners(sizes, job.axes.replicas), strict=True):
+        updated[owner] += size
+    return min(updated, key=lambda replica: (-updated[replica], replica))
 
 
 def rank_traffic(job: Job, rank: int) -> tuple[Traffic, ...]:

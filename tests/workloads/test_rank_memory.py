@@ -80,6 +80,21 @@ def test_recomputation_under_autocast_keeps_a_copy_of_each_matrix_till_the_end_o
     )
 
 
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_the_share_of_the_distributed_optimizer_is_the_largest_of_all_ranks(world: int) -> None:
+    training = replace(LITTLE, distributed_optimizer=True)
+    tried = 0
+    for layout in every_layout(world).values():
+        if layout.data_parallel == "fsdp":
+            continue
+        axes = check(layout, SHAPE, world_size=world, tokens=training.tokens, accumulate=training.accumulate)
+        job = Job(shape=SHAPE, layout=layout, training=training, axes=axes, dtype="fp32")
+        peaks = [step_peak_bytes(job, rank) for rank in range(world)]
+        assert predict(SHAPE, layout, training, world).peak_bytes == max(peaks)
+        tried += len(set(peaks)) > 1
+    assert tried
+
+
 def test_fsdp_in_a_pipeline_keeps_whole_gradients_only_between_micro_batches() -> None:
     layout, wide = Layout(data_parallel="fsdp", pipeline_ranks=2), replace(DENSE, layers=2, vocabulary=4096)
     one, several = (predict(wide, layout, replace(LITTLE, accumulate=count), 4) for count in (1, 2))
