@@ -132,7 +132,7 @@ def check(layout: Layout, shape: ModelShape, *, world_size: int, tokens: int, ac
         if world_size % model_ranks == 0:
             together = " with context_ranks" if layout.context_ranks > 1 else ""
             rest += f", which{together} do not share out expert_ranks {layout.expert_ranks}"
-        raise ValueError(f"world of {world_size} = {product} {rest}; valid --nproc: {valid}, ...")
+        raise ValueError(f"world of {world_size} = {product} {rest}; valid world sizes: {valid}, ...")
     return Axes(
         pipeline=layout.pipeline_ranks, data=world_size // model_ranks, context=layout.context_ranks,
         tensor=layout.tensor_ranks, expert=layout.expert_ranks,

@@ -108,7 +108,7 @@ def test_a_layout_that_does_not_fit_is_said() -> None:
     assert difference.a.problem.startswith("memory and communication are unknown: world of 3")
     (told,) = as_document(difference)["a"]["notes"]
     assert told == difference.a.problem
-    assert "A: 内存与通信未知：world size 3 = tensor 2，剩余数据并行数 1.5；可用的 --nproc：2, 4, 6, 8 等" in (
+    assert "A: 内存与通信未知：world size 3 = tensor 2，剩余数据并行数 1.5；可用的 world size：2, 4, 6, 8 等" in (
         render(difference, "text", "zh")
     )
     assert "memory" not in difference.a.figures

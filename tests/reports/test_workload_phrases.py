@@ -114,8 +114,8 @@ def test_layouts_that_do_not_fit_say_so_in_chinese() -> None:
 @pytest.mark.parametrize(("text", "chinese"), [
     ("tensor_ranks 3 does not divide 8 heads; valid here: 1, 2, 4",
      "tensor_ranks 3 不能整除 heads 8；此处可取：1, 2, 4"),
-    ("llm-pretrain on 8 processes: world of 8 = tensor 3 leaves 2.667 data ranks; valid --nproc: 3, 6, 9, 12, ...",
-     "llm-pretrain，8 个进程：world size 8 = tensor 3，剩余数据并行数 2.667；可用的 --nproc：3, 6, 9, 12 等"),
+    ("llm-pretrain on 8 processes: world of 8 = tensor 3 leaves 2.667 data ranks; valid world sizes: 3, 6, 9, 12, ...",
+     "llm-pretrain，8 个进程：world size 8 = tensor 3，剩余数据并行数 2.667；可用的 world size：3, 6, 9, 12 等"),
     ("settings of micro: iterations must be 1 or more, got 0", "micro 的设置：iterations 应不小于 1，实际为 0"),
     ("no workload 'llm-pretrian': did you mean 'llm-pretrain'?",
      "没有工作负载 'llm-pretrian'：是否指 'llm-pretrain'？"),
@@ -154,5 +154,5 @@ def test_the_command_says_so(command: Callable[..., Said], tmp_path: Path) -> No
     words = ("run", "llm-pretrain", "--set", "tensor_ranks=2", "--nproc", "3", "--lang", "zh", "-o", tmp_path / "out")
     said = command(*words)
     assert said.code == 2
-    refusal = "llm-pretrain，3 个进程：world size 3 = tensor 2，剩余数据并行数 1.5；可用的 --nproc：2, 4, 6, 8 等"
+    refusal = "llm-pretrain，3 个进程：world size 3 = tensor 2，剩余数据并行数 1.5；可用的 world size：2, 4, 6, 8 等"
     assert said.err.splitlines()[-1] == f"ascend-perf: {refusal}"

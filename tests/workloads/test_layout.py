@@ -35,11 +35,12 @@ def checked(shape: ModelShape, world_size: int, **layout: object) -> Axes:
         (replace(SHAPE, kv_heads=1), 2, {"tensor_ranks": 2},
          "tensor_ranks 2 does not divide 1 kv_heads; valid here: 1"),
         (SHAPE, 6, {"tensor_ranks": 2, "pipeline_ranks": 2},
-         "world of 6 = pipeline 2 x tensor 2 leaves 1.5 data ranks; valid --nproc: 4, 8, 12, 16, ..."),
+         "world of 6 = pipeline 2 x tensor 2 leaves 1.5 data ranks; valid world sizes: 4, 8, 12, 16, ..."),
         (SHAPE, 1, {"tensor_ranks": 2},
-         "world of 1 = tensor 2 leaves 0.5 data ranks; valid --nproc: 2, 4, 6, 8, ..."),
+         "world of 1 = tensor 2 leaves 0.5 data ranks; valid world sizes: 2, 4, 6, 8, ..."),
         (SHAPE, 10, {"context_ranks": 2, "tensor_ranks": 2, "pipeline_ranks": 2},
-         "world of 10 = pipeline 2 x context 2 x tensor 2 leaves 1.25 data ranks; valid --nproc: 8, 16, 24, 32, ..."),
+         "world of 10 = pipeline 2 x context 2 x tensor 2 leaves 1.25 data ranks; "
+         "valid world sizes: 8, 16, 24, 32, ..."),
         (SHAPE, 8, {"context_ranks": 8}, "context_ranks 8 does not divide 4 kv_heads; valid here: 1, 2, 4"),
         (SHAPE, 8, {"context_ranks": 4, "tensor_ranks": 2},
          "context_ranks 4 does not divide 2 kv_heads on each of 2 tensor ranks; valid here: 1, 2"),
@@ -67,10 +68,10 @@ def checked(shape: ModelShape, world_size: int, **layout: object) -> Axes:
         (EXPERTS, 4, {"expert_ranks": 4}, "expert_ranks 4 does not divide 6 experts; valid here: 1, 2, 3, 6"),
         (EXPERTS, 4, {"expert_ranks": 3},
          "world of 4 = no other axis leaves 4 data ranks, which do not share out expert_ranks 3; "
-         "valid --nproc: 3, 6, 9, 12, ..."),
+         "valid world sizes: 3, 6, 9, 12, ..."),
         (EXPERTS, 6, {"expert_ranks": 6, "context_ranks": 2, "tensor_ranks": 1, "pipeline_ranks": 3},
          "world of 6 = pipeline 3 x context 2 leaves 1 data ranks, which with context_ranks do not share out "
-         "expert_ranks 6; valid --nproc: 18, 36, 54, 72, ..."),
+         "expert_ranks 6; valid world sizes: 18, 36, 54, 72, ..."),
         (EXPERTS, 2, {"tensor_ranks": 2},
          "experts with tensor_ranks need sequence_parallel: each tensor rank routes tokens of its own"),
         (LATENT, 2, {"tensor_ranks": 2}, "tensor_ranks cuts attention gqa only, not mla; valid here: 1"),

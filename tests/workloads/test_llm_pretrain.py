@@ -91,7 +91,7 @@ def test_the_largest_preset_fits_the_devices_that_it_names() -> None:
     assert isinstance(config, Config)
 
     assert predict(config, 32).peak_bytes < 64e9
-    with pytest.raises(ValueError, match="valid --nproc"):
+    with pytest.raises(ValueError, match="valid world sizes"):
         predict(config, 12)
 
 

@@ -220,7 +220,8 @@ def test_memory_of_fsdp_by_hand() -> None:
 
 
 def test_a_layout_that_does_not_fit_is_refused_before_the_run() -> None:
-    with pytest.raises(ValueError, match=r"^world of 3 = tensor 2 leaves 1.5 data ranks; valid --nproc: 2, 4, 6, 8"):
+    said = r"^world of 3 = tensor 2 leaves 1.5 data ranks; valid world sizes: 2, 4, 6, 8"
+    with pytest.raises(ValueError, match=said):
         predict(SHAPE, Layout(tensor_ranks=2), TRAINING, 3)
 
 
