@@ -233,7 +233,7 @@ def kernel_place(kernels: Table, row: int, *, on_host: bool = False) -> str:
     stream = int(kernels.ints("stream")[row])
     if stream != NULL:
         parts.append(f"{'thread' if on_host else 'stream'} {stream}")
-    shapes = kernels.text("input_shapes")[row]
+    shapes = (kernels.text("input_shapes")[row] or "").rstrip(";")  # one for each argument that is no tensor
     if shapes:
         parts.append(f"inputs {shapes[:MAX_NAME]}")
     return ("operators: " if on_host else "kernels: ") + ", ".join(parts)

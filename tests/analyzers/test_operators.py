@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascend_perf import pipeline
+from ascend_perf.analyzers._kernels import kernel_place
 from ascend_perf.analyzers.operators import operators
 from ascend_perf.model.finding import Finding, Outcome, ResultTable
 from ascend_perf.model.trace import Device, Meta, Trace
@@ -355,3 +356,18 @@ def test_alexnet_findings_are_the_known_ones(traces: Path) -> None:
     codes = {finding.code for finding in outcome.findings}
     assert {"C-09", "C-11"} <= codes
     assert all(f.share_ratio is not None and f.share_ratio < 0.02 for f in outcome.findings)  # computing is 6.5 %
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ("2,8;2,8", "kernels: MatMul, stream 3, inputs 2,8;2,8"),
+        ("2,8;;", "kernels: MatMul, stream 3, inputs 2,8"),  # two arguments that are no tensors
+        (";", "kernels: MatMul, stream 3"),
+        (None, "kernels: MatMul, stream 3"),
+    ],
+)
+def test_the_place_of_a_kernel_names_what_it_was_given(make_trace: Make, shapes: str | None, said: str) -> None:
+    trace = make_trace(kernels=[{"start_ns": 0, "dur_ns": 5, "name": "MatMul", "stream": 3, "input_shapes": shapes}])
+
+    assert kernel_place(trace.tables["kernels"], 0) == said
