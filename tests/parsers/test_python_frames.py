@@ -24,10 +24,9 @@ from ascend_perf.parsers._python_frames import frame, frames
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("/home/someone/main.py(3): f", "main.py(3): f"),
+        *((f"/{home}/main.py(3): f", "main.py(3): f") for home in ("home/someone", "root")),
         ("/home/someone/job/src/main.py(3): f", "src/main.py(3): f"),
         ("/Users/someone/job/main.py(3): f", "job/main.py(3): f"),
-        ("/root/main.py(3): f", "main.py(3): f"),
         ("C:\\Users\\someone\\job\\main.py(3): f", "job/main.py(3): f"),
         ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py(1): forward",
          "torch/nn/modules/linear.py(1): forward"),
