@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ascend_perf.errors import UsageError
+from ascend_perf.errors import UsageError, first_line
 from ascend_perf.workloads._spec import Value, did_you_mean
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Fused:
         try:
             return importlib.import_module("torch_npu")
         except (ImportError, RuntimeError, OSError) as error:
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            reason = first_line(error, 200)
             raise UsageError(f"torch_npu cannot be imported: {reason}", hint="see `ascend-perf doctor`") from error
 
     def _is_chosen(self, name: str) -> bool:

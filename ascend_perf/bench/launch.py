@@ -28,7 +28,15 @@ from ascend_perf.bench.samplers import Samplers
 from ascend_perf.bench.traffic import busiest
 from ascend_perf.collectors import device_telemetry, devices, energy, telemetry
 from ascend_perf.collectors.environment import masked
-from ascend_perf.errors import AscendPerfError, InputError, Interrupted, MachineError, Terminated, UsageError
+from ascend_perf.errors import (
+    AscendPerfError,
+    InputError,
+    Interrupted,
+    MachineError,
+    Terminated,
+    UsageError,
+    first_line,
+)
 from ascend_perf.model.finding import Words
 from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.workloads import _spec
@@ -446,7 +454,7 @@ def _problem(error: BaseException) -> str:
         return masked(error.what)
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl-C"
-    return masked(str(error).splitlines()[0][:300] if str(error) else type(error).__name__)
+    return masked(first_line(error))
 
 
 @contextmanager
