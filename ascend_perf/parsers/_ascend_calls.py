@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf.model import tables as t
-from ascend_perf.model.table import NULL, Ints, Table, Text
+from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.trace import Group
 from ascend_perf.parsers._ascend_comm import CallFigures, CommFigures, call_index, group_hash, group_suffix, op_of
 from ascend_perf.parsers._ascend_meta import public_name
@@ -83,6 +83,25 @@ def with_figures(comm: Table, figures: CommFigures, groups: Mapping[str, Group])
         if hash_id not in by_hash and not any(g.hash_id == hash_id for g in seen.values()):
             seen[hash_id] = Group(name=hash_id, hash_id=hash_id)
     return comm.with_columns(columns), tuple(seen.values())
+
+
+def left_out(comm: Table, figures: CommFigures) -> Bools:
+    """Which calls the exporter left out when it gave its figures to steps: those that start outside of all of them.
+
+    It does so when its steps are those of the host (ProfilerStep) and the device, or the task queue, lags behind.
+
+    Args:
+        comm: comm_ops with the figures' times.
+        figures: of the same rank.
+
+    Source: split_comm_op_by_step and StepInfoDbParser of torch_npu 2.13.
+    """
+    if all(call.step_id == NULL for call in figures.calls):
+        return np.zeros(len(comm), bool)
+    without = np.ones(len(comm), bool)
+    for name in _TIMES:
+        without &= comm.ints(name) == NULL
+    return without
 
 
 _TIMES: Final = {"transit_ns": "transit_ns", "wait_ns": "wait_ns", "sync_ns": "sync_ns", "idle_ns": "idle_ns"}

@@ -251,6 +251,7 @@ class _Rank:
         self._used(path, Kind.COMMUNICATION, rows)
         if self.figures.calls:
             self.checks.append(same_calls(self.figures, figures))
+        if len(self.figures.calls) >= len(figures.calls):  # each may leave out calls: the fuller one is used
             return
         self.figures.calls, self.figures.transfers, self.figures.packets = (
             figures.calls,
@@ -301,6 +302,11 @@ class _Rank:
             self.exact = False
             self.warnings.append(calls.APPROXIMATE)
         comm_ops, self.groups = calls.with_figures(comm_ops, self.figures, self.facts.groups)
+        if count := int(calls.left_out(comm_ops, self.figures).sum()):
+            self.warnings.append(
+                f"{count} of {len(comm_ops)} collectives have no communication figures (sizes, transit and wait times):"
+                " the exporter leaves out what starts outside of its steps"
+            )
         self.tables["kernels"], self.tables["comm_ops"] = kernels, comm_ops
         if timeline is not None and self.exact:
             self.tables["comm_tasks"], lost = timeline.comm_tasks(comm_ops)

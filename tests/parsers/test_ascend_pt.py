@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -793,6 +796,72 @@ def test_figures_are_joined_with_the_rows_and_groups_with_the_metadata(tmp_path:
     assert (links.ints("src").tolist(), links.ints("dst").tolist()) == ([0], [1])
     assert links.text("group").to_list() == ["group_name_0"]
     assert [check.name for check in trace.meta.checks if not check.holds] == []
+
+
+def call_of(number: int) -> dict[str, object]:
+    """Figures of the call that `comm_row(number, "G3")` is."""
+    row = comm_row(number, "G3")
+    start, elapse = float(row["Start Time(us)"]), float(row["Duration(us)"]) / 1e3
+    time = TIME | {"Start Timestamp(us)": start, "Elapse Time(ms)": elapse}
+    return {"Communication Time Info": time, "Communication Bandwidth Info": BANDS}
+
+
+def write_calls(folder: Path, numbers: Sequence[int], step: str = "step3") -> None:
+    """A communication.json with these calls."""
+    calls = {f"hcom_allReduce__612_{n}_1@{group_hash('group_name_0')}": call_of(n) for n in numbers}
+    (folder / "communication.json").write_text(json.dumps({step: {"p2p": {}, "collective": calls}}))
+
+
+def test_calls_that_the_exporter_left_out_of_its_steps_are_said_and_do_not_make_its_figures_wrong(
+    tmp_path: Path,
+) -> None:
+    write_kernels(tmp_path, [kernel_row(0), *(comm_row(n, "G3") for n in (1, 2, 3))])
+    write_calls(tmp_path, (1, 3))
+
+    trace = read(tmp_path)
+
+    assert [check for check in trace.meta.checks if not check.holds] == []
+    (check,) = [check for check in trace.meta.checks if check.name == "communication"]
+    assert (check.ours, check.theirs) == (40.0, 40.0)
+    assert trace[t.COMM_OPS].ints("wait_ns").tolist() == [16_000, NULL, 16_000]
+    assert [text for text in trace.meta.warnings if text.startswith("1 of 3 collectives have no communication figures")]
+
+
+def test_calls_that_a_file_without_steps_lacks_make_its_figures_wrong(tmp_path: Path) -> None:
+    write_kernels(tmp_path, [kernel_row(0), *(comm_row(n, "G3") for n in (1, 2, 3))])
+    write_calls(tmp_path, (1, 3), step="step")
+
+    trace = read(tmp_path)
+
+    assert [(check.name, check.ours, check.theirs) for check in trace.meta.checks if not check.holds] == [
+        ("communication", 60.0, 40.0)
+    ]
+    assert not [text for text in trace.meta.warnings if "no communication figures" in text]
+
+
+@pytest.mark.parametrize(("elapse_ms", "holds"), [(0.02, True), (0.03, False)])
+def test_figures_of_two_exports_are_compared_where_both_list_the_call(
+    tmp_path: Path, elapse_ms: float, holds: bool
+) -> None:
+    write_kernels(tmp_path, [kernel_row(0), *(comm_row(n, "G3") for n in (1, 2))])
+    write_calls(tmp_path, (1, 2))
+    name, start = "hcom_allReduce__612_1_1", float(comm_row(1, "G3")["Start Time(us)"])
+    with closing(sqlite3.connect(tmp_path / "analysis.db")) as connection, connection:
+        connection.execute(
+            "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time, transit_time,"
+            " wait_time, synchronization_time, idle_time, step, type)"
+        )
+        connection.execute(
+            "insert into CommAnalyzerTime values (?, ?, ?, ?, 0.004, 0.016, 0.015, 0, 'step3', 'collective')",
+            (name, group_hash("group_name_0"), start, elapse_ms),
+        )
+
+    trace = read(tmp_path)
+
+    (check,) = [check for check in trace.meta.checks if check.name == "communication figures in both exports"]
+    assert (check.ours, check.theirs, check.holds) == (elapse_ms * 1e3, 20.0, holds)
+    # The fuller file is used.
+    assert trace[t.COMM_OPS].ints("wait_ns").tolist() == [16_000, 16_000]
 
 
 @pytest.mark.parametrize("odd", ["²", "9" * 30, "9" * 5000])
