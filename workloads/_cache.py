@@ -152,7 +152,8 @@ class PagedCache:
         is_new_BT = offset_T < count_B1
         position_BT = start_B1 + torch.minimum(offset_T, count_B1 - 1)
         # Padding goes to block 0; attention never looks at it, since the mask ends at a row's own tokens.
-        target_BT = torch.where(is_new_BT, slots_BS.gather(1, position_BT), offset_T % self.block_tokens)
+        inside_T = torch.fmod(offset_T, self.block_tokens)  # torch_npu has warnings to give for %
+        target_BT = torch.where(is_new_BT, slots_BS.gather(1, position_BT), inside_T)
         column_S = torch.arange(slots_BS.shape[1], device=self.device)
         mask_B1TS = (column_S <= position_BT[:, :, None])[:, None]
         return PagedView(self._layers, slots_BS, target_BT, position_BT, mask_B1TS)

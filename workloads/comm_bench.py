@@ -92,7 +92,8 @@ def values(count: int, start: int, device: str, dtype: torch.dtype) -> torch.Ten
     import torch
 
     # One period, repeated: whole numbers of 8 bytes for each element would not fit beside the largest messages.
-    period_N = ((torch.arange(start, start + VALUES, device=device) * 37) % VALUES + 1).to(dtype)
+    factors_N = torch.arange(start, start + VALUES, device=device) * 37
+    period_N = (torch.fmod(factors_N, VALUES) + 1).to(dtype)  # torch_npu has warnings to give for %
     return period_N.repeat(-(-count // VALUES))[:count]
 
 

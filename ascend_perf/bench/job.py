@@ -23,6 +23,7 @@ from types import FrameType
 from typing import IO, Any, Final
 
 from ascend_perf.bench import agent
+from ascend_perf.bench.library_warnings import LibraryWarning, library_warnings
 
 POLL_S: Final = 0.05
 """Time between looks at the files of messages. Status: assumed."""
@@ -73,6 +74,8 @@ class Heard:
     """The signal that ended the job: sent to us."""
     tail: tuple[str, ...] = ()
     """Last lines that the processes wrote."""
+    warnings: tuple[LibraryWarning, ...] = ()
+    """That libraries printed in the processes."""
 
     def of(self, event: str) -> list[Message]:
         """Messages of one kind."""
@@ -109,7 +112,9 @@ def run_job(
         finally:
             job.kill()
         noise.seek(0)
-        heard.tail = tuple(noise.read().splitlines()[-TAIL_LINES:])
+        lines = noise.read().splitlines()
+        heard.tail = tuple(lines[-TAIL_LINES:])
+        heard.warnings = library_warnings(lines)
         return heard
 
 

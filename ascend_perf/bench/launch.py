@@ -22,6 +22,7 @@ from ascend_perf.bench.child import CHECKPOINT_FOLDER
 from ascend_perf.bench.folder import RunFolder, free_room
 from ascend_perf.bench.job import Heard, Message, run_job
 from ascend_perf.bench.job import Ranks as Ranks
+from ascend_perf.bench.library_warnings import notes_of
 from ascend_perf.bench.prediction import Forecast
 from ascend_perf.bench.said import rank_row, said_of
 from ascend_perf.bench.samplers import Samplers
@@ -273,6 +274,7 @@ class _Attempt:
             self._virtual.clean()
             self._files["record"] = self._virtual.files()
         self._notes += said.problems
+        self._notes += notes_of(heard.warnings)
         traces = sorted(path.name for path in (self._folder / TRACE_FOLDER).iterdir())
         if traces:
             self._files["trace"] = tuple(f"{TRACE_FOLDER}/{name}" for name in traces)

@@ -13,7 +13,7 @@ from ascend_perf import plugins
 ROOT = Path(__file__).parents[2]
 
 MODULE = '''
-import atexit, os, signal, time
+import atexit, os, signal, time, warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ class Shape:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     shape: Shape = field(default=Shape())
-    fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known"] = "none"
+    fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known", "warns"] = "none"
     at: Literal["build", "step", "measured", "warming", "profiled", "exit"] = "step"
     on_rank: int = 0
     slow_rank: int = -1
@@ -57,6 +57,9 @@ def fake(config, place, seed):
             raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 99 bytes.")
         if config.fault == "bug":
             raise KeyError("planted")
+        if config.fault == "warns":
+            warnings.warn(f"planted on rank {place.rank}")
+            return
         if config.fault == "known":
             raise InputError("planted input", hint="do otherwise")
         if config.fault == "package":

@@ -5,8 +5,6 @@ A process costs ten seconds, a workload in it one: all of them share a few proce
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from ascend_perf.bench.library_warnings import LibraryWarning, library_warnings
 from ascend_perf.collectors.virtual_npu.op_stream import op_stream
 from ascend_perf.collectors.virtual_npu.record import Record, read_folder
 from ascend_perf.op_streams import OpStream
@@ -54,21 +53,6 @@ AGAIN: Final[tuple[Case, ...]] = (
 )  # fmt: skip
 """Those of `ONE` that are run in every mode of the task queue."""
 
-SAYS_ITSELF: Final = (
-    # Its allocator, with the first tensor.
-    "The current CANN and (?:Soc|HDK\\(driver\\)) versions require processing for 32 padding size, "
-    "with memory allocation\\.",
-    # Its own operators (npu_rms_norm, repeat) ask for a format that its setting then turns into the plain one.
-    "Cannot create tensor with internal format while allow_internal_format=False, "
-    "tensor will be created with base format\\.",
-    # Its GradScaler says how it checks, not that something is wrong.
-    "Non finite check and unscale on NPU device!",
-)  # fmt: skip
-"""What torch_npu says on a real 910B as well, once per process, whatever the program (docs/virtual-npu.md)."""
-_ITS_OWN: Final = tuple(re.compile(rf".*\.cpp:\d+\] Warning: {text} \(function .*\)") for text in SAYS_ITSELF)
-_WARNED: Final = re.compile(r"warning|\[ERROR\]|\berror\b", re.IGNORECASE)
-
-
 @pytest.fixture(autouse=True)
 def needs_virtual_npu() -> None:
     ready_npu()
@@ -95,12 +79,9 @@ def ran(cases: Sequence[Case], folder: Path, *, world_size: int = 1, **variables
     return Ran(said=made.said, record=record, output=made.output)
 
 
-def warnings_of(output: str) -> list[str]:
-    """Lines in which the library complains."""
-    lines = [line for line in output.splitlines()[:-1] if _WARNED.search(line)]
-    known = {line: next((which for which in _ITS_OWN if which.fullmatch(line)), None) for line in lines}
-    times = Counter(known[line] for line in lines)
-    return [line for line in lines if known[line] is None or times[known[line]] > 1]
+def warnings_of(output: str) -> list[LibraryWarning]:
+    """What the library complains of: not what it says once in every program, but that more than once."""
+    return [one for one in library_warnings(output.splitlines()[:-1]) if one.about is None or one.count > 1]
 
 
 def errors_of(cases: Sequence[Case], said: Sequence[Mapping[str, Any]]) -> dict[str, str]:

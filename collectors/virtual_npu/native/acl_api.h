@@ -212,6 +212,8 @@ uint64_t MsprofGetHashId(const char *hashInfo, size_t length);
 
 /* Not in the headers of the wheel; torch_npu declares them itself (op_api_common_base.h) or looks them up by name. */
 aclError aclprofWarmup(const aclprofConfig *profilerConfig);
+aclError aclprofGetSupportedFeatures(size_t *featuresSize, void **featuresData);
+aclError aclprofGetSupportedFeaturesV2(size_t *featuresSize, void **featuresData);
 aclTensor *aclCreateTensor(const int64_t *viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t *stride,
                            int64_t offset, aclFormat format, const int64_t *storageDims, uint64_t storageDimsNum,
                            void *tensorData);

@@ -83,6 +83,32 @@ aclError aclprofStop(const aclprofConfig *profilerConfig)
     return VN_OK;
 }
 
+/* What a profiler of CANN lists for a 910B: torch_npu warns of features that are absent. Both the record and the facts in
+ * it are classes with a virtual destructor on either side. */
+typedef struct {
+    void *record_methods;
+    char name[64];
+    void *facts_methods;
+    char compatibility[16], version[16], component[16], component_version[16], log[128];
+} Feature;
+
+#define FEATURE(name, shown) {NULL, name, NULL, "1", "2", "all", "all", "It not support feature: " shown "!"}
+static Feature features[] = {FEATURE("ATTR", "ATTR"), FEATURE("MemoryAccess", "MEMORY_ACCESS")};
+
+aclError aclprofGetSupportedFeatures(size_t *featuresSize, void **featuresData)
+{
+    *featuresSize = 1;
+    *featuresData = features;
+    return VN_OK;
+}
+
+aclError aclprofGetSupportedFeaturesV2(size_t *featuresSize, void **featuresData)
+{
+    *featuresSize = sizeof features / sizeof features[0];
+    *featuresData = features;
+    return VN_OK;
+}
+
 aclprofStepInfo *aclprofCreateStepInfo(void) { return calloc(1, 64); }
 void aclprofDestroyStepInfo(aclprofStepInfo *stepinfo) { free(stepinfo); }
 

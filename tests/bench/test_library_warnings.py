@@ -1,0 +1,123 @@
+"""Warnings that libraries print while a workload runs: which lines are some, what is told, what every program gets."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_perf.bench.launch import Ranks, Request, launch
+from ascend_perf.bench.library_warnings import (
+    MAX_LETTERS,
+    MAX_WARNINGS,
+    LibraryWarning,
+    library_warnings,
+    notes_of,
+)
+from ascend_perf.reports.phrases import spoken
+from tests.bench import _fake
+
+STAMP = "W1130 22:16:28.148679061"
+PADDING = (
+    f"[{STAMP} NPUCachingAllocator.cpp:168] Warning: The current CANN and Soc versions require processing for 32 "
+    "padding size, with memory allocation. (function operator())"
+)
+OLDER_PADDING = (
+    f"[{STAMP} NPUCachingAllocator.cpp:204] Warning: The current CANN and HDK(driver) versions require processing for "
+    "32 padding size, with memory allocation. (function operator())"
+)
+FORMAT = (
+    f"[{STAMP} TensorFactories.cpp:406] Warning: Cannot create tensor with internal format while "
+    "allow_internal_format=False, tensor will be created with base format. (function operator())"
+)
+SCALER = f"[{STAMP} Amp.cpp:30] Warning: Non finite check and unscale on NPU device! (function operator())"
+FORMAT_IN_PYTHON = (
+    "/opt/x/norm.py:155: UserWarning: Cannot create tensor with internal format while allow_internal_format=False, "
+    "tensor will be created with base format. (Triggered internally at ../csrc/aten/common/TensorFactories.cpp:406.)"
+)
+FREED = (
+    f"[{STAMP} CPUAllocator.cpp:245] Memory block of unknown size was allocated before the profiling started, profiler "
+    "results will not include the deallocation event"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "where"),
+    [
+        (
+            f"[{STAMP} VariableFallbackKernel.cpp:454] Warning: CAUTION: The operator 'aten::x' will fall back to run "
+            "on the CPU. (function npu_cpu_fallback)",
+            "CAUTION: The operator 'aten::x' will fall back to run on the CPU.", "VariableFallbackKernel.cpp:454",
+        ),
+        (f"[rank3]:[{STAMP} reducer.cpp:9] Warning: odd strides", "odd strides", "reducer.cpp:9"),
+        ("[E1130 01:02:03.4 socket.cpp:1] no such host", "no such host", "socket.cpp:1"),
+        ("W0721 14:40:58.569000 3203689 torch/distributed/run.py:852] set a number", "set a number", "run.py:852"),
+        ("/opt/python/torch/nn/init.py:24: UserWarning: a no-op", "a no-op", "init.py:24"),
+        ("2026-11-30 22:16:28(123)-[WARNING] no kernel data", "no kernel data", ""),
+        ("[2026-11-30 22:22:12] [WARNING] [16619] profiler.py: bad schedule", "bad schedule", "profiler.py"),
+        ("WARNING:torch.distributed:slow rank", "slow rank", "torch.distributed"),
+    ],
+)  # fmt: skip
+def test_each_form_of_a_warning_is_one(line: str, text: str, where: str) -> None:
+    assert library_warnings([line]) == (LibraryWarning(text=text, where=where, count=1, about=None),)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "loss 0.3", "Warning", "[I1130 01:02:03.4 a.cpp:1] told", "  warnings.warn('x')", "step 3: Warning: none"],
+)
+def test_other_lines_are_none(line: str) -> None:
+    assert library_warnings([line]) == ()
+
+
+@pytest.mark.parametrize("line", [PADDING, OLDER_PADDING, FORMAT, FORMAT_IN_PYTHON, SCALER, FREED])
+def test_what_every_program_gets_is_told_apart_by_its_whole_text(line: str) -> None:
+    (found,) = library_warnings([f"[rank0]:{line}"])
+    assert found.about is not None
+    assert notes_of([found]) == (f"nothing to do: {found.about}",)
+    assert spoken(found.note, "zh").startswith("无需处理：") and found.about not in spoken(found.note, "zh")
+    (other,) = library_warnings([line.partition(" (")[0] + " And something else."])
+    assert other.about is None
+
+
+def test_a_warning_is_told_once_with_its_number_and_without_private_data() -> None:
+    line = f"[{STAMP} a.cpp:1] Warning: {getpass.getuser()}: no file /home/somebody/secret/model.bin (function f)"
+    plain = f"/opt/x/b.py:2: FutureWarning: {'long ' * 100}"
+    found = library_warnings([line, "loss 1", PADDING, line, plain])
+
+    first, second, third = notes_of(found)
+    assert first.startswith("a library warned: 2 x ") and first.endswith(" no file model.bin (a.cpp:1)")
+    assert getpass.getuser() not in first.removeprefix("a library warned")
+    assert second == f"a library warned: {('FutureWarning: ' + 'long ' * 100)[:MAX_LETTERS]} ... (b.py:2)"
+    assert third.startswith("nothing to do: ")  # what asks for something comes first
+    assert spoken(first, "zh").startswith("库的告警：2 x ")
+
+
+def test_no_more_than_a_few_are_told() -> None:
+    lines = [f"[{STAMP} a.cpp:{number}] Warning: one of many" for number in range(MAX_WARNINGS + 5)]
+    notes = notes_of(library_warnings(lines))
+    assert len(notes) == MAX_WARNINGS + 1
+    assert (notes[-1], spoken(notes[-1], "zh")) == ("5 other warnings of libraries", "另有 5 条库的告警")
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=80), max_size=8))
+def test_any_output_can_be_read(lines: list[str]) -> None:
+    found = library_warnings(lines)
+    assert sum(one.count for one in found) <= len(lines)
+    assert all(len(one.text) <= MAX_LETTERS + 4 for one in found)
+
+
+@pytest.mark.torch
+def test_a_run_tells_the_warnings_of_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    _fake.install(tmp_path, monkeypatch)
+    request = Request(workload="fake", device="cpu", ranks=Ranks(per_node=2), overrides=("fault=warns", "at=build"))
+
+    _, manifest = launch(request, folder=tmp_path / "run")
+
+    assert manifest.status == "complete"
+    told = [note for note in manifest.notes if note.startswith("a library warned")]
+    assert len(told) == 1 and told[0].startswith("a library warned: planted on rank 0 (fake_workload.py:")
