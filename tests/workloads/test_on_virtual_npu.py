@@ -5,6 +5,7 @@ A process costs ten seconds, a workload in it one: all of them share a few proce
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,21 +32,29 @@ ONE: Final[tuple[Case, ...]] = (
     ("llm-pretrain", ("weights=bf16", "recompute=selective")),
     ("full-finetune", ()), ("full-finetune", ("fused=off",)), ("lora-finetune", ()), ("lora-finetune", ("fused=off",)),
     ("moe-pretrain", ()), ("moe-pretrain", ("fused=off",)), ("moe-pretrain", ("capacity_factor=1.25",)),
-    ("bert-clue", ()), ("bert-clue", ("fused=off", "dtype=fp16")), ("bert-clue", ("mode=infer",)),
-    ("resnet50-train", ("workers=0",)), ("resnet50-train", ("workers=0", "fused_optimizer=off", "dtype=fp16")),
-    ("resnet50-infer", ()), ("llm-generate", ()), ("llm-generate", ("fused=off", "cache=dynamic")),
+    ("bert-clue", ()), ("bert-clue", ("fused=off",)), ("bert-clue", ("fused=off", "dtype=fp16")),
+    ("bert-clue", ("mode=infer",)),
+    ("resnet50-train", ("workers=0",)), ("resnet50-train", ("workers=0", "fused_optimizer=off")),
+    ("resnet50-train", ("workers=0", "fused_optimizer=off", "dtype=fp16")), ("resnet50-infer", ()),
+    ("llm-generate", ()), ("llm-generate", ("fused=off",)), ("llm-generate", ("fused=off", "cache=dynamic")),
     ("llm-serve", ()), ("llm-serve", ("fused=off",)), ("micro", ()),
 )  # fmt: skip
 EIGHT: Final[tuple[Case, ...]] = (
     ("llm-pretrain", ()), ("llm-pretrain", ("fused=off",)), ("llm-pretrain", ("data_parallel=fsdp",)),
-    ("llm-pretrain", ("data_parallel=fsdp", "fused=off")),
+    ("llm-pretrain", ("data_parallel=fsdp", "fused=off")), ("llm-pretrain", ("tensor_ranks=2",)),
     ("llm-pretrain", ("tensor_ranks=2", "sequence_parallel=true")), ("llm-pretrain", ("tensor_ranks=2", "fused=off")),
     ("llm-pretrain", ("tensor_ranks=2", "data_parallel=fsdp")), ("llm-pretrain", ("context_ranks=2",)),
     ("llm-pretrain", ("pipeline_ranks=2",)), ("llm-pretrain", ("distributed_optimizer=true",)),
-    ("full-finetune", ("data_parallel=fsdp",)), ("lora-finetune", ()), ("moe-pretrain", ()),
-    ("moe-pretrain", ("expert_ranks=2", "fused=off")),
-    ("moe-pretrain", ("expert_ranks=2", "data_parallel=fsdp")), ("bert-clue", ()),
-    ("resnet50-train", ("workers=0", "sync_batch_norm=true")), ("comm-bench", ()),
+    ("full-finetune", ()), ("full-finetune", ("fused=off",)), ("full-finetune", ("data_parallel=fsdp",)),
+    ("full-finetune", ("data_parallel=fsdp", "fused=off")), ("full-finetune", ("tensor_ranks=2",)),
+    ("full-finetune", ("tensor_ranks=2", "fused=off")),
+    ("lora-finetune", ()), ("lora-finetune", ("fused=off",)),
+    ("moe-pretrain", ()), ("moe-pretrain", ("fused=off",)), ("moe-pretrain", ("data_parallel=fsdp",)),
+    ("moe-pretrain", ("data_parallel=fsdp", "fused=off")), ("moe-pretrain", ("expert_ranks=2", "fused=off")),
+    ("moe-pretrain", ("expert_ranks=2", "data_parallel=fsdp")),
+    ("bert-clue", ()), ("bert-clue", ("fused=off",)), ("resnet50-train", ("workers=0", "sync_batch_norm=true")),
+    ("resnet50-train", ("workers=0",)), ("resnet50-train", ("workers=0", "fused_optimizer=off")),
+    ("resnet50-infer", ()), ("micro", ()), ("comm-bench", ()),
 )  # fmt: skip
 AGAIN: Final[tuple[Case, ...]] = (
     ("llm-pretrain", ()), ("llm-pretrain", ("fused=off",)), ("moe-pretrain", ()), ("bert-clue", ()),
@@ -89,6 +98,28 @@ def errors_of(cases: Sequence[Case], said: Sequence[Mapping[str, Any]]) -> dict[
         " ".join((name, *settings)): str(one["error"])
         for (name, settings), one in zip(cases, said, strict=True) if "error" in one
     }  # fmt: skip
+
+
+def needed(world_size: int) -> set[tuple[str, frozenset[str]]]:
+    """Each workload that so many ranks can run, fused and not, with each layout of DDP, FSDP2 and TP that it offers."""
+    cases = set()
+    for workload in _spec.load_workloads().parts.values():
+        offered = _spec.values_of(workload.settings("tiny", ()).config).keys()
+        layouts = [(), ("data_parallel=fsdp",), ("tensor_ranks=2",)] if world_size > 1 else [()]
+        switches = [(), *((f"{switch}=off",) for switch in ("fused", "fused_optimizer") if switch in offered)]
+        for settings in [(*layout, *switch) for layout in layouts for switch in switches]:
+            if all(setting.partition("=")[0] in offered for setting in settings):
+                config = workload.settings("tiny", settings).config
+                with contextlib.suppress(ValueError):  # a layout or a number of ranks that it refuses
+                    if workload.predict is not None:
+                        workload.predict(config, world_size)
+                    cases.add((workload.name, frozenset(settings)))
+    return cases
+
+
+@pytest.mark.parametrize(("cases", "world_size"), [(ONE, 1), (EIGHT, 8)])
+def test_the_cases_leave_out_no_workload_and_no_layout(cases: tuple[Case, ...], world_size: int) -> None:
+    assert needed(world_size) - {(name, frozenset(settings) - {"workers=0"}) for name, settings in cases} == set()
 
 
 def test_every_workload_on_one_device_and_its_snapshot_in_every_mode_of_the_task_queue(tmp_path: Path) -> None:
