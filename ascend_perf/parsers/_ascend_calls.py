@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -99,9 +100,13 @@ def left_out(comm: Table, figures: CommFigures) -> Bools:
     if all(call.step_id == NULL for call in figures.calls):
         return np.zeros(len(comm), bool)
     without = np.ones(len(comm), bool)
-    for name in _TIMES:
-        without &= comm.ints(name) == NULL
-    return without
+    for time in _TIMES:
+        without &= comm.ints(time) == NULL
+    # Figures can lack their times, or say them so otherwise that no call is theirs: such a call was not left out.
+    names, listed = comm.text("name"), Counter(call.name for call in figures.calls)
+    codes = np.where(names.codes < 0, len(names.values), names.codes)
+    rows = np.bincount(codes, minlength=len(names.values) + 1)
+    return without & (rows > _ints([*(listed[name] for name in names.values), 0]))[codes]
 
 
 _TIMES: Final = {"transit_ns": "transit_ns", "wait_ns": "wait_ns", "sync_ns": "sync_ns", "idle_ns": "idle_ns"}
@@ -131,6 +136,18 @@ def _matches(comm: Table, figures: CommFigures) -> list[CallFigures | None]:
             alike = [call for call in candidates if abs(call.elapse_ns - dur) <= MAX_DUR_DIFFERENCE_NS]
             near = min(alike, key=lambda call: abs(call.start_ns - start), default=None)
         result.append(near)
+    return _once(result, columns[1])
+
+
+def _once(found: list[CallFigures | None], starts: list[int]) -> list[CallFigures | None]:
+    """The same, each figures with one call only: calls of two groups can share a name. The nearest start has them."""
+    result = list(found)
+    rows: dict[int, int] = {}
+    for row, call in enumerate(found):
+        if call is not None and (other := rows.setdefault(id(call), row)) != row:
+            is_nearer = abs(starts[row] - call.start_ns) < abs(starts[other] - call.start_ns)
+            rows[id(call)], lost = (row, other) if is_nearer else (other, row)
+            result[lost] = None
     return result
 
 

@@ -251,12 +251,13 @@ class _Rank:
         self._used(path, Kind.COMMUNICATION, rows)
         if self.figures.calls:
             self.checks.append(same_calls(self.figures, figures))
-        if len(self.figures.calls) >= len(figures.calls):  # each may leave out calls: the fuller one is used
-            return
+        # Each may leave out calls: the fuller one is used, the other one for what that lacks altogether.
+        is_fuller = len(figures.calls) > len(self.figures.calls)
+        fuller, other = (figures, self.figures) if is_fuller else (self.figures, figures)
         self.figures.calls, self.figures.transfers, self.figures.packets = (
-            figures.calls,
-            figures.transfers,
-            figures.packets,
+            fuller.calls,
+            fuller.transfers or other.transfers,
+            fuller.packets or other.packets,
         )
 
     def _read_matrix(self, path: Path) -> None:

@@ -839,6 +839,69 @@ def test_calls_that_a_file_without_steps_lacks_make_its_figures_wrong(tmp_path: 
     assert not [text for text in trace.meta.warnings if "no communication figures" in text]
 
 
+@pytest.mark.parametrize(
+    "figures", [{}, {"Start Timestamp(us)": EPOCH_US + 9e6, "Wait Time(ms)": 0.01}], ids=["no times", "other starts"]
+)
+def test_calls_whose_figures_no_call_is_known_by_were_not_left_out(tmp_path: Path, figures: dict[str, float]) -> None:
+    write_kernels(tmp_path, [kernel_row(0), *(comm_row(n, "G3") for n in (1, 2))])
+    calls = {
+        f"hcom_allReduce__612_{n}_1@{group_hash('group_name_0')}": {
+            "Communication Time Info": {"Elapse Time(ms)": elapse, **figures}
+        }
+        for n, elapse in ((1, 0.015), (2, 0.025))  # 0.02 each in kernel_details.csv
+    }
+    (tmp_path / "communication.json").write_text(json.dumps({"step3": {"p2p": {}, "collective": calls}}))
+
+    trace = read(tmp_path)
+
+    assert trace[t.COMM_OPS].ints("wait_ns").tolist() == [NULL, NULL]
+    (check,) = [check for check in trace.meta.checks if check.name == "communication"]
+    assert (check.ours, check.theirs) == (40.0, 40.0)
+    assert not [text for text in trace.meta.warnings if "no communication figures" in text]
+
+
+@pytest.mark.parametrize(("listed", "left"), [((1, 2), 0), ((1,), 1), ((2,), 1)])
+def test_calls_of_two_groups_with_the_same_name_are_counted(tmp_path: Path, listed: tuple[int, ...], left: int) -> None:
+    """The name of a call has three digits of its group's hash only."""
+    # Both last 20 us: the duration alone does not tell whose figures they are.
+    rows = [kernel_row(0), comm_row(1, "G3"), comm_row(2, "G3") | {"Name": comm_row(1, "G3")["Name"]}]
+    write_kernels(tmp_path, rows)
+    name = "hcom_allReduce__612_1_1"
+    calls = {f"{name}@{n}612": call_of(n) for n in listed}
+    (tmp_path / "communication.json").write_text(json.dumps({"step3": {"p2p": {}, "collective": calls}}))
+
+    trace = read(tmp_path)
+
+    assert [check for check in trace.meta.checks if not check.holds] == []
+    assert trace[t.COMM_OPS].ints("wait_ns").tolist() == [16_000 if n in listed else NULL for n in (1, 2)]
+    told = [text for text in trace.meta.warnings if "no communication figures" in text]
+    assert [text.partition(" collectives")[0] for text in told] == ["1 of 2"] * left
+
+
+@pytest.mark.parametrize(("listed", "bytes_"), [((1,), 4_128_768), ((1, 2), 4_128_768), ((), NULL)])
+def test_an_export_with_more_calls_and_no_sizes_does_not_hide_the_sizes_of_the_other(
+    tmp_path: Path, listed: tuple[int, ...], bytes_: int
+) -> None:
+    write_kernels(tmp_path, [kernel_row(0), *(comm_row(n, "G3") for n in (1, 2, 3))])
+    write_calls(tmp_path, listed)
+    with closing(sqlite3.connect(tmp_path / "analysis.db")) as connection, connection:
+        connection.execute(
+            "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time, transit_time,"
+            " wait_time, synchronization_time, idle_time, step, type)"
+        )
+        for n in (1, 2):
+            connection.execute(
+                "insert into CommAnalyzerTime values (?, ?, ?, 0.02, 0.004, 0.016, 0.015, 0, 'step3', 'collective')",
+                (f"hcom_allReduce__612_{n}_1", group_hash("group_name_0"), float(comm_row(n, "G3")["Start Time(us)"])),
+            )
+
+    trace = read(tmp_path)
+
+    assert trace[t.COMM_OPS].ints("wait_ns").tolist() == [16_000, 16_000, NULL]
+    sizes = trace[t.COMM_TRANSFERS].ints("size_bytes").tolist() if listed else [NULL]
+    assert sizes == [bytes_] * max(len(listed), 1)
+
+
 @pytest.mark.parametrize(("elapse_ms", "holds"), [(0.02, True), (0.03, False)])
 def test_figures_of_two_exports_are_compared_where_both_list_the_call(
     tmp_path: Path, elapse_ms: float, holds: bool
