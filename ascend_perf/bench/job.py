@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ END_S: Final = 60.0
 """Time for processes that have told all to end. Status: assumed."""
 TAIL_LINES: Final = 20
 """Lines of a workload that died which are kept."""
+MAX_LINE: Final = 1 << 16
+"""Letters of a line that a workload wrote; a longer one is several. Status: assumed."""
 
 Message = Mapping[str, Any]
 
@@ -112,10 +115,17 @@ def run_job(
         finally:
             job.kill()
         noise.seek(0)
-        lines = noise.read().splitlines()
-        heard.tail = tuple(lines[-TAIL_LINES:])
-        heard.warnings = library_warnings(lines)
+        tail = deque[str](maxlen=TAIL_LINES)
+        heard.warnings = library_warnings(_written(noise, tail))
+        heard.tail = tuple(tail)
         return heard
+
+
+def _written(noise: IO[str], tail: deque[str]) -> Iterator[str]:
+    """The lines that the processes wrote, of any number and length; the last ones stay in `tail`."""
+    while line := noise.readline(MAX_LINE):
+        tail.append(line.rstrip("\n"))
+        yield tail[-1]
 
 
 class _Job:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,30 +18,55 @@ from typing import Final
 import yaml
 
 from ascend_perf.collectors.environment import masked
+from ascend_perf.errors import not_obeyed
 
 MAX_WARNINGS: Final = 20
-"""Different ones that are kept; the others are counted."""
+"""Different ones that are told; the others are counted."""
+MAX_KEPT: Final = 1000
+"""Different ones that are told apart; more are counted together."""
 MAX_LETTERS: Final = 300
 """Of a warning."""
+MAX_PLACE: Final = 80
+"""Letters of its place."""
+MAX_LINE: Final = 4096
+"""Letters of a line that are looked at."""
 
 _FORMS: Final = tuple(
     re.compile(rf"(?:\[rank\d+\]:\s*)?{form}")
     for form in (
         # C++ of PyTorch and torch_npu
-        r"\[[WE]\d{3,4} [\d:.]+ (?P<where>[^\]\s]+:\d+)\] (?:Warning: )?(?P<text>.*?)(?: \(function .*\))?",
+        r"\[[WE]\d{3,4} [\d:.]+ (?P<where>[^\]\s]+:\d+)\] (?:Warning: )?(?P<text>.+)",
         # logging of PyTorch
-        r"[WE]\d{4} [\d:.]+ \d+ (?P<where>[^\]\s]+:\d+)\] (?P<text>.*)",
+        r"[WE]\d{4} [\d:.]+ \d+ (?P<where>[^\]\s]+:\d+)\] (?P<text>.+)",
         # the module warnings of Python
-        r"(?P<where>[^\s:]+\.py:\d+): (?P<text>\w*Warning: .*)",
+        r"(?P<where>(?:/[^:]*\.py|[^\s:]+\.py|<[^:>]*>):\d+): (?P<text>\w*Warning: .+)",
         # Python of torch_npu, its profiler and others
-        r"\[\d{4}-\d\d-\d\d [\d:]+\] \[(?:WARNING|ERROR)\] \[\d+\] (?P<where>[\w.]+\.py): (?P<text>.*)",
-        r"\d{4}-\d\d-\d\d [\d:]+\(\d+\)-\[(?:WARNING|ERROR)\](?P<where>) (?P<text>.*)",
+        r"\[\d{4}-\d\d-\d\d [\d:]+\] \[(?:WARNING|ERROR)\] \[\d+\] (?P<where>[\w.]+\.py): (?P<text>.+)",
+        r"\d{4}-\d\d-\d\d [\d:]+\(\d+\)-\[(?:WARNING|ERROR)\](?P<where>) (?P<text>.+)",
         # logging of Python without a format
-        r"(?:WARNING|ERROR):(?P<where>[\w.]+):(?P<text>.*)",
+        r"(?:WARNING|ERROR):(?P<where>[\w.]+):(?P<text>.+)",
     )
 )
-_INSIDE: Final = re.compile(r" \(Triggered internally at .*\)$")
-"""Where PyTorch gave a warning of C++ to Python."""
+_INSIDE: Final = (" (function ", " (Triggered internally at ")
+"""Before a place inside of the library at the end of a warning: of C++, and of C++ that gave it to Python."""
+_LAUNCHER: Final = "torch/distributed/elastic/"
+"""Where torchrun says which processes it ended, and how: the problem of the run tells that better."""
+_TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
+"""Colours and other commands to a terminal."""
+_PRIVATE: Final = (
+    (re.compile(r"\w+://[^\s'\")\]>]+"), "<address>"),
+    (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w.-]+"), "<address>"),
+    (re.compile(r"\[[^\[\]\s]+\]:\d+"), "<address>"),  # of a socket, as PyTorch writes it
+    (re.compile(r"(?:\b[A-Za-z]:|\\)\\(?:[^\\\s]+\\)*"), ""),  # folders of Windows
+    (re.compile(r"(?<![\w./])\.{1,2}/(?:[^/\s:;,]+/)*"), ""),
+    (re.compile(r"~[\w.-]+(?=/)"), "~"),
+    (
+        re.compile(r"(?i)(bearer |(?:token|secret|password|passwd|api_?key)['\"]? ?[=:] ?['\"]?)[^\s'\",;&]+"),
+        r"\1<secret>",
+    ),
+    (re.compile(r"\bhf_\w{16,}"), "<secret>"),
+)  # fmt: skip
+"""What a line of another's may tell that a value of our own never does, beside what `masked` takes out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +74,7 @@ class LibraryWarning:
     """A warning, and how often it came."""
 
     text: str
+    """"" for all those together that are more than `MAX_KEPT`."""
     where: str
     """Place in the library's sources, as it says: file:line; "" when it names none."""
     count: int = 1
@@ -70,30 +96,56 @@ def library_warnings(lines: Iterable[str]) -> tuple[LibraryWarning, ...]:
     Args:
         lines: of standard output and standard error; those that are no warnings are passed over.
     """
-    counts = Counter(_warnings(lines))
-    return tuple(
+    raw = Counter[tuple[str, str]]()
+    more = 0
+    for line in lines:
+        if (found := _warning(line)) is None:
+            continue
+        if found in raw or len(raw) < MAX_KEPT:
+            raw[found] += 1
+        else:
+            more += 1
+    counts = Counter[tuple[str, str]]()
+    for (text, where), count in raw.items():
+        counts[_shown(text, MAX_LETTERS) or "...", _shown(where.rpartition("/")[2], MAX_PLACE)] += count
+    kept = [
         LibraryWarning(text=text, where=where, count=count, about=_about(text))
         for (text, where), count in counts.items()
-    )
+    ]
+    return (*kept, *([LibraryWarning(text="", where="", count=more)] if more else []))
 
 
 def notes_of(warnings: Sequence[LibraryWarning]) -> tuple[str, ...]:
     """What a run says about them: those that ask for something first, and no more than `MAX_WARNINGS`."""
-    ordered = sorted(warnings, key=lambda warning: warning.about is not None)
-    notes = [warning.note for warning in ordered[:MAX_WARNINGS]]
-    if rest := len(ordered) - len(notes):
+    ordered = sorted((one for one in warnings if one.text), key=lambda warning: warning.about is not None)
+    notes = list(dict.fromkeys(warning.note for warning in ordered))[:MAX_WARNINGS]
+    if rest := sum(warning.count for warning in warnings if not warning.text or warning.note not in notes):
         notes.append(f"{rest} other warnings of libraries")
     return tuple(notes)
 
 
-def _warnings(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        for form in _FORMS:
-            if (match := form.fullmatch(line.rstrip())) is not None:
-                text = masked(_INSIDE.sub("", match["text"]).strip().removeprefix("UserWarning: "))
-                where = match["where"].rpartition("/")[2]
-                yield (text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]} ..."), where
-                break
+def _warning(line: str) -> tuple[str, str] | None:
+    """Text and place of a warning as it was written; None for another line."""
+    line = _TERMINAL.sub("", line[:MAX_LINE])
+    if not line.isprintable():
+        line = "".join(letter if letter.isprintable() else " " for letter in line)
+    line = line.rstrip()
+    match = next((match for form in _FORMS if (match := form.fullmatch(line)) is not None), None)
+    if match is None or _LAUNCHER in match["where"]:
+        return None
+    text = match["text"].strip().removeprefix("UserWarning: ")
+    for inside in _INSIDE:
+        if text.endswith(")"):
+            text = text.partition(inside)[0]
+    return (text, match["where"]) if text else None
+
+
+def _shown(text: str, length: int) -> str:
+    """A text of a library without private data, bounded."""
+    for private, mask in _PRIVATE:
+        text = private.sub(mask, text)
+    text = not_obeyed(masked(text))
+    return text if len(text) <= length else f"{text[:length]} ..."
 
 
 @cache

@@ -13,7 +13,7 @@ from ascend_perf import plugins
 ROOT = Path(__file__).parents[2]
 
 MODULE = '''
-import atexit, os, signal, time, warnings
+import atexit, os, signal, sys, time, warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -58,8 +58,9 @@ def fake(config, place, seed):
         if config.fault == "bug":
             raise KeyError("planted")
         if config.fault == "warns":
-            warnings.warn(f"planted on rank {place.rank}")
-            return
+            print("10 %\\r", end="", file=sys.stderr)
+            warnings.warn(f"planted \\x1b[31mon\\x1b[0m rank {place.rank}")
+            raise KeyError("planted")
         if config.fault == "known":
             raise InputError("planted input", hint="do otherwise")
         if config.fault == "package":

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from ascend_perf.bench.launch import Ranks, Request, launch
 from ascend_perf.bench.library_warnings import (
+    MAX_KEPT,
     MAX_LETTERS,
+    MAX_PLACE,
     MAX_WARNINGS,
     LibraryWarning,
     library_warnings,
     notes_of,
 )
+from ascend_perf.manifest import read_manifest
 from ascend_perf.reports.phrases import spoken
 from tests.bench import _fake
 
@@ -59,6 +62,10 @@ FREED = (
         ("2026-11-30 22:16:28(123)-[WARNING] no kernel data", "no kernel data", ""),
         ("[2026-11-30 22:22:12] [WARNING] [16619] profiler.py: bad schedule", "bad schedule", "profiler.py"),
         ("WARNING:torch.distributed:slow rank", "slow rank", "torch.distributed"),
+        ("\x1b[33mWARNING:a:red\x1b]0;title\x07 \x07\u202eend\x1b[0m", "red   end", "a"),
+        ("/home/Some Body/x.py:3: UserWarning: odd", "odd", "x.py:3"),
+        ("<frozen x>:3: DeprecationWarning: old", "DeprecationWarning: old", "<frozen x>:3"),
+        ("WARNING:a:##[error] no", "# #[error] no", "a"),
     ],
 )  # fmt: skip
 def test_each_form_of_a_warning_is_one(line: str, text: str, where: str) -> None:
@@ -67,8 +74,13 @@ def test_each_form_of_a_warning_is_one(line: str, text: str, where: str) -> None
 
 @pytest.mark.parametrize(
     "line",
-    ["", "loss 0.3", "Warning", "[I1130 01:02:03.4 a.cpp:1] told", "  warnings.warn('x')", "step 3: Warning: none"],
-)
+    [
+        "", "loss 0.3", "Warning", "[I1130 01:02:03.4 a.cpp:1] told", "  warnings.warn('x')", "step 3: Warning: none",
+        "WARNING:root:", "WARNING:root: \x07", f"[{STAMP} a.cpp:1]  ",
+        # of torchrun: processes that it ended are no warning of a library
+        "W1130 22:45:01.1 7 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 7 closing signal 15",
+    ],
+)  # fmt: skip
 def test_other_lines_are_none(line: str) -> None:
     assert library_warnings([line]) == ()
 
@@ -96,6 +108,45 @@ def test_a_warning_is_told_once_with_its_number_and_without_private_data() -> No
     assert spoken(first, "zh").startswith("库的告警：2 x ")
 
 
+@pytest.mark.parametrize(
+    ("private", "shown"),
+    [
+        ("see https://somebody:pw@example.org/x?sig=1 (soon)", "see <address> (soon)"),
+        ("file:///home/somebody/x", "<address>"),
+        ("cannot connect to [node17.example]:29500", "cannot connect to <address>"),
+        ("mail somebody@example.org", "mail <address>"),
+        (r"no C:\Users\somebody\x.bin", "no x.bin"),
+        (r"no \\server\somebody\x.bin", "no x.bin"),
+        ("no ~somebody/x", "no ~x"),
+        ("no ../../home/somebody/x", "no x"),
+        ("no /home/somebody/", "no "),
+        ("/home/somebody/", "..."),
+        ("token=abc, api_key: 'def'", "token=<secret>, api_key: '<secret>'"),
+        ("Authorization: Bearer abc", "Authorization: Bearer <secret>"),
+        ("hf_" + "a" * 34, "<secret>"),
+        # what is no private data
+        *[(text, text) for text in ("c10::add and aten::mul at 3:4", "pad_token_id 2, a ~ b, 1/2", r"shape [2, 3]\n")],
+    ],
+)  # fmt: skip
+def test_private_data_of_others_is_taken_out(private: str, shown: str) -> None:
+    (found,) = library_warnings([f"[{STAMP} somebody@node17:1] Warning: {private}"])
+    assert (found.text, found.where) == (shown, "<address>:1")
+
+
+def test_what_several_lines_mean_alike_is_told_once() -> None:
+    assert len(notes_of(library_warnings([FORMAT, FORMAT_IN_PYTHON, PADDING, OLDER_PADDING]))) == 2
+
+
+def test_endless_lines_and_any_number_of_warnings_are_bounded() -> None:
+    long = [" (function " * 50_000, " (Triggered internally at " * 50_000, "a@" * 500_000, "[" * 1_000_000]
+    lines = [f"[{STAMP} a.cpp:1] Warning: {text}" for text in long] + [f"<{'a' * 1000}>:1: UserWarning: x"]
+    for note in notes_of(library_warnings(lines)):
+        assert len(note) < MAX_LETTERS + MAX_PLACE + 40
+    many = library_warnings(f"WARNING:a:number {number}" for number in range(3 * MAX_KEPT))
+    assert len(many) == MAX_KEPT + 1
+    assert notes_of(many)[-1] == f"{3 * MAX_KEPT - MAX_WARNINGS} other warnings of libraries"
+
+
 def test_no_more_than_a_few_are_told() -> None:
     lines = [f"[{STAMP} a.cpp:{number}] Warning: one of many" for number in range(MAX_WARNINGS + 5)]
     notes = notes_of(library_warnings(lines))
@@ -111,13 +162,15 @@ def test_any_output_can_be_read(lines: list[str]) -> None:
 
 
 @pytest.mark.torch
-def test_a_run_tells_the_warnings_of_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_failed_tells_the_warnings_of_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     _fake.install(tmp_path, monkeypatch)
     request = Request(workload="fake", device="cpu", ranks=Ranks(per_node=2), overrides=("fault=warns", "at=build"))
 
-    _, manifest = launch(request, folder=tmp_path / "run")
+    with pytest.raises(RuntimeError, match="planted"):
+        launch(request, folder=tmp_path / "run")
 
-    assert manifest.status == "complete"
-    told = [note for note in manifest.notes if note.startswith("a library warned")]
-    assert len(told) == 1 and told[0].startswith("a library warned: planted on rank 0 (fake_workload.py:")
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.status == "failed"
+    (told,) = [note for note in manifest.notes if note.startswith("a library warned")]  # nothing that torchrun says
+    assert told.startswith("a library warned: planted on rank 0 (fake_workload.py:")
