@@ -194,7 +194,7 @@ def summary_of(manifest: Manifest, lang: Literal["en", "zh"] = "en") -> str:
     if manifest.notes:
         from ascend_perf.reports.phrases import spoken
 
-        lines += [words["note"].format(spoken(note, lang)) for note in manifest.notes]
+        lines += [words["note"].format(plain(spoken(note, lang))) for note in manifest.notes]
     return "\n".join(lines)
 
 

@@ -162,7 +162,7 @@ def test_the_summary_says_what_is_not_known() -> None:
     )
     manifest = Manifest(
         workload="w", preset="tiny", device="cpu", data_origin="measured", created="", metrics=metrics,
-        device_facts={"name": "a processor", "dtype": "fp32"}, notes=("no telemetry",),
+        device_facts={"name": "a processor", "dtype": "fp32"}, notes=("no\x1b[2J telemetry\r",),
     )  # fmt: skip
 
     lines = _show.summary_of(manifest).splitlines()
@@ -172,7 +172,7 @@ def test_the_summary_says_what_is_not_known() -> None:
     assert "MFU unknown: no peak of this device is known" in lines[3]
     assert lines[4] == "  host memory  unknown at most"
     assert lines[5] == "  profiler     makes steps 4 % longer; the figures above are without it"
-    assert lines[-1] == "  note         no telemetry"
+    assert lines[-1] == "  note         no [2J telemetry "  # nothing that a terminal obeys
 
 
 def test_the_summary_of_a_job_has_a_line_for_each_kind_of_figure() -> None:
