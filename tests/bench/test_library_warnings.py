@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import getpass
+import io
+from collections import deque
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_perf.bench import job
 from ascend_perf.bench.launch import Ranks, Request, launch
 from ascend_perf.bench.library_warnings import (
     MAX_KEPT,
@@ -159,6 +162,13 @@ def test_any_output_can_be_read(lines: list[str]) -> None:
     found = library_warnings(lines)
     assert sum(one.count for one in found) <= len(lines)
     assert all(len(one.text) <= MAX_LETTERS + 4 for one in found)
+
+
+def test_a_line_without_an_end_is_read_in_pieces_and_the_last_lines_are_kept() -> None:
+    tail = deque[str](maxlen=2)
+    written = "first\n\n" + "x" * (job.MAX_LINE + 1) + "\nlast"
+    assert list(job._written(io.StringIO(written), tail)) == ["first", "", "x" * job.MAX_LINE, "x", "last"]
+    assert list(tail) == ["x", "last"]
 
 
 @pytest.mark.torch
