@@ -20,6 +20,8 @@ import yaml
 from ascend_perf.collectors.environment import masked
 from ascend_perf.errors import not_obeyed
 
+WARNED: Final = "a library warned: "
+"""What the note of a warning begins with."""
 MAX_WARNINGS: Final = 20
 """Different ones that are told; the others are counted."""
 MAX_KEPT: Final = 1000
@@ -87,7 +89,7 @@ class LibraryWarning:
         if self.about is not None:
             return f"nothing to do: {self.about}"
         times = f"{self.count} x " if self.count > 1 else ""
-        return f"a library warned: {times}{self.text}" + (f" ({self.where})" if self.where else "")
+        return f"{WARNED}{times}{self.text}" + (f" ({self.where})" if self.where else "")
 
 
 def library_warnings(lines: Iterable[str]) -> tuple[LibraryWarning, ...]:

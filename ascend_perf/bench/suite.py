@@ -23,6 +23,7 @@ from ascend_perf.bench import order, scenario, snapshot
 from ascend_perf.bench.counts import counts_of
 from ascend_perf.bench.fingerprint import fingerprint
 from ascend_perf.bench.launch import Notice, Request, launch, terminated
+from ascend_perf.bench.library_warnings import WARNED
 from ascend_perf.bench.machines import Place, at_run, spread
 from ascend_perf.bench.steady import steady_state
 from ascend_perf.bench.suite_file import Cell, External, Served, Suite, suite_of
@@ -347,9 +348,10 @@ class _Attempt:
             folder=self._kept(planned.cell, folder),
         )  # fmt: skip
         config = {name: value for name, value in manifest.config.items() if _is_fact(value)}
+        warned = (note for note in manifest.notes if note.startswith(WARNED))
         return _Ran(
             launch=run, config=config, device=manifest.device, counts=counts,  # type: ignore[arg-type]  # checked by _is_fact
-            notes=(*notes, *steady_notes, *_spoiled(manifest.environment, manifest.device)),
+            notes=(*notes, *steady_notes, *warned, *_spoiled(manifest.environment, manifest.device)),
         )  # fmt: skip
 
     def _scenario(self, planned: Planned, body: External | Served, folder: Path) -> _Ran:

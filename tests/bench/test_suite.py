@@ -29,6 +29,10 @@ from ascend_perf.model.run import Fact, Manifest
 from ascend_perf.result_files import read_results
 from tests.bench._fake import install
 
+WARNS = (
+    "name: warns\nruns: 1\nsnapshot: false\n"
+    "benchmarks: [{workload: fake, device: cpu, variants: {a: {set: {fault: warns, at: build}}, b: {}}}]\n"
+)
 TWO = "name: two\nruns: 2\nbenchmarks: [{workload: fake, device: cpu, variants: {a: {}, b: {set: {width: 8}}}}]\n"
 PROGRAM = """
 name: other
@@ -79,6 +83,17 @@ def starts(results: ResultSet) -> list[str]:
     runs = sorted((run.index, one.variant) for one in results.benchmarks for run in one.launches)
     assert [index for index, _ in runs] == list(range(len(runs)))
     return [variant for _, variant in runs]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_library_that_warned_is_noted_of_the_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    install(tmp_path, monkeypatch)
+    loud, quiet = measure(WARNS, tmp_path / "out").benchmarks
+    told = [[note for note in one.notes if "warned" in note] for one in (loud, quiet)]
+    assert [len(notes) for notes in told] == [1, 0]
+    assert told[0][0].startswith("a library warned: planted on rank 0 (fake_workload.py:")
 
 
 @pytest.mark.torch
