@@ -29,7 +29,8 @@ class Shape:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     shape: Shape = field(default=Shape())
-    fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known", "warns"] = "none"
+    # warned: and then a bug
+    fault: Literal["none", "memory", "bug", "kill", "package", "sleep", "stubborn", "known", "warns", "warned"] = "none"
     at: Literal["build", "step", "measured", "warming", "profiled", "exit"] = "step"
     on_rank: int = 0
     slow_rank: int = -1
@@ -55,11 +56,12 @@ def fake(config, place, seed):
             return
         if config.fault == "memory":
             raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 99 bytes.")
-        if config.fault == "bug":
-            raise KeyError("planted")
-        if config.fault == "warns":
+        if config.fault in ("warns", "warned"):
             print("10 %\\r", end="", file=sys.stderr)
             warnings.warn(f"planted \\x1b[31mon\\x1b[0m rank {place.rank}")
+            if config.fault == "warns":
+                return
+        if config.fault in ("bug", "warned"):
             raise KeyError("planted")
         if config.fault == "known":
             raise InputError("planted input", hint="do otherwise")

@@ -175,7 +175,7 @@ def test_a_line_without_an_end_is_read_in_pieces_and_the_last_lines_are_kept() -
 def test_a_run_that_failed_tells_the_warnings_of_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     _fake.install(tmp_path, monkeypatch)
-    request = Request(workload="fake", device="cpu", ranks=Ranks(per_node=2), overrides=("fault=warns", "at=build"))
+    request = Request(workload="fake", device="cpu", ranks=Ranks(per_node=2), overrides=("fault=warned", "at=build"))
 
     with pytest.raises(RuntimeError, match="planted"):
         launch(request, folder=tmp_path / "run")
