@@ -296,7 +296,9 @@ class _DeviceTrace:
         for origin in (self.kernel_rows, self.database):
             if settings.generation is None and origin is not None:
                 settings = replace(settings, generation=origin.generation)
-        checks = (*self.checks, *cross_checks(tables, self.process.figures), *self._comm_count())
+        # The exporter does not say whose figures they are where a process has several devices.
+        figures = self.process.figures if len(self.process.devices) < 2 else comm.CommFigures()
+        checks = (*self.checks, *cross_checks(tables, figures), *self._comm_count())
         self._add_comm_sums()
         return Trace(
             {name: table for name, table in tables.items() if len(table)},

@@ -632,6 +632,19 @@ def test_output_of_analyze_has_no_step_level(tmp_path: Path) -> None:
     assert not any("bandwidths of the collectives" in missing.what for missing in trace.meta.missing)
 
 
+def test_figures_of_several_devices_are_not_held_against_one(tmp_path: Path) -> None:
+    prof = Prof(tmp_path).raw(0, 1).info(0, 1)
+    prof.summary([row(n, device=device) for device in (0, 1) for n, row in enumerate((summary_row, summary_comm))])
+    keys = [f"hcom_allReduce__612_{index}_1@123456789612" for index in (0, 1)]
+    call = {"Communication Time Info": TIMES, "Communication Bandwidth Info": {"HCCS": BAND}}
+    prof.analyzed("communication.json", {"p2p": {}, "collective": dict.fromkeys(keys, call)})
+
+    traces = traces_at(tmp_path)
+
+    assert [len(trace[t.COMM_OPS]) for trace in traces] == [1, 1]
+    assert [check for trace in traces for check in trace.meta.checks if not check.holds] == []
+
+
 def test_communication_files_without_steps_alone(tmp_path: Path) -> None:
     for name, content in (("communication.json", COMMUNICATION), ("communication_matrix.json", MATRIX)):
         (tmp_path / name).write_text(json.dumps(content))
