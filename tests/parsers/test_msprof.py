@@ -634,7 +634,7 @@ def test_output_of_analyze_has_no_step_level(tmp_path: Path) -> None:
 
 def test_figures_of_several_devices_are_not_held_against_one(tmp_path: Path) -> None:
     prof = Prof(tmp_path).raw(0, 1).info(0, 1)
-    prof.summary([row(n, device=device) for device in (0, 1) for n, row in enumerate((summary_row, summary_comm))])
+    prof.summary([row for device in (0, 1) for row in (summary_row(0, device=device), summary_comm(1, device=device))])
     keys = [f"hcom_allReduce__612_{index}_1@123456789612" for index in (0, 1)]
     call = {"Communication Time Info": TIMES, "Communication Bandwidth Info": {"HCCS": BAND}}
     prof.analyzed("communication.json", {"p2p": {}, "collective": dict.fromkeys(keys, call)})
