@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 from ascend_perf.workloads._fused import COMPRESSED_MASK_SIZE
@@ -26,6 +26,7 @@ from ascend_perf.workloads._model_shape import (
     weight_copy_values,
 )
 from ascend_perf.workloads._rank_weights import owners, rank_weights
+from ascend_perf.workloads._sharded_stages import LayerBytes, StageBytes, Unit, most_in_passes
 
 
 def rank_memory(job: Job, rank: int) -> dict[str, int]:
@@ -182,12 +183,15 @@ class _Moments:
             # Without a sum over ranks (all but the last micro-batch) gradients lie outside of the buckets.
             outside = own if job.training.accumulate > 1 else [weight for weight in own if weight.is_shared_out]
             return sum(weight.values for weight in outside) * job.weight_bytes
-        if job.is_sharded and self.axes.pipeline > 1 and job.training.accumulate > 1:
-            return sum(weight.padded_values(weight.replicas(self.axes)) for weight in own) * job.reduced_bytes
         return sum(job.held_values(self.rank, weight) for weight in own) * job.weight_bytes
 
     def passes(self) -> int:
         """Most during the forward and backward passes."""
+        if self.job.is_sharded and self.axes.pipeline > 1:
+            stages_held = [self._sharded_stage(stage, one) for stage, one in zip(
+                self.job.own_stages(self.rank), self.stages, strict=True)]  # fmt: skip
+            is_narrow = self.value != self.job.reduced_bytes
+            return self.always + most_in_passes(stages_held, self.job.actions(self.rank), is_narrow=is_narrow)
         stages = list(self.job.own_stages(self.rank))
         gradients = [0] * len(stages)
         most = kept = 0
@@ -204,6 +208,36 @@ class _Moments:
                 now = self.always + kept + sum(gradients)
                 most = max(most, now + self._last_extra(stage))
         return most
+
+    def _sharded_stage(self, number: int, stage: _Stage) -> StageBytes:
+        """A stage as FSDP holds it in a pipeline."""
+        units: dict[int | None, Unit] = defaultdict(Unit)
+        for weight in self.weights:
+            if weight.stage == number:
+                whole = weight.padded_values(weight.replicas(self.axes))
+                units[weight.layer] += Unit(
+                    gathered=whole * self.value, reduced=whole * self.job.reduced_bytes,
+                    shard=self.job.held_values(self.rank, weight) * self.job.weight_bytes, last=whole * self.value,
+                )
+        has_table = stage.is_first or stage.is_last
+        layers = [
+            LayerBytes(
+                **asdict(units[layer]), kept=self._kept_of(layer), forward=2 * width + self._stream() if width else 0,
+                backward=self._recomputed(layer) + self._layer_work(layer) - gone, matrix=self._first_matrix(),
+            )
+            for layer in stage.layers for width, gone in [self._gate_bytes(layer)]
+        ]  # fmt: skip
+        return StageBytes(
+            layers=layers, ends=units[None], is_first=stage.is_first, is_last=stage.is_last, stream=self._stream(),
+            kept=stage.kept - sum(layer.kept for layer in layers), output=stage.output,
+            loss_forward=self._loss_forward() if stage.is_last else 0,
+            loss_backward=max(self._loss_extras()) if stage.is_last else 0,
+            table=self._vocabulary() * self.shape.width * self.value if has_table else 0,
+        )  # fmt: skip
+
+    def _stream(self) -> int:
+        """One tensor between two layers."""
+        return self.held.norm_rows * self.shape.width * self.held.residual_bytes
 
     def update(self) -> int:
         """Most in the optimizer, and in what is sent before and after it."""
@@ -256,9 +290,7 @@ class _Moments:
             routed = sum(has_experts(self.shape, layer) for layer in stage.layers)
             copies -= routed * (self.shape.experts // self.axes.expert) * expert_parameters(self.shape)
         gathered = self._gathered_at_work(stage)
-        loss = 0
-        if stage.is_last:
-            loss = self.row_tokens * self._vocabulary() * (self.value + self._logit_copies())
+        loss = self._loss_forward() if stage.is_last else 0
         layer = gathered.layers - stage.output
         return copies * self.value + gathered.outside + max(loss, layer)
 
@@ -269,13 +301,7 @@ class _Moments:
             is_first: there were none, they grow.
         """
         gathered = self._gathered_at_work(stage)
-        logits = self.row_tokens * self._vocabulary()
-        loss = output = 0
-        if stage.is_last:
-            loss = logits * self._loss_slopes()
-            table = self._vocabulary() * self.shape.width
-            made, turned = (logits + table) * self.value, table * self.slope
-            output = max(made, turned) - logits * FP32_BYTES  # log-softmax is gone
+        loss, output = self._loss_extras() if stage.is_last else (0, 0)
         # At the last layer: what belongs to the output is gone.
         work = max((self._recomputed(layer) + self._layer_work(layer) for layer in stage.layers), default=0)
         last = self._kept_of(stage.layers[-1]) if stage.layers else 0
@@ -289,14 +315,25 @@ class _Moments:
             layer = max(layer, gathered.slopes - last)
         return gathered.outside + max(loss, output, layer + gathered.table - stage.output)
 
+    def _loss_forward(self) -> int:
+        """Logits and their copies in the forward pass of the loss."""
+        return self.row_tokens * self._vocabulary() * (self.value + self._logit_copies())
+
+    def _loss_extras(self) -> tuple[int, int]:
+        """Beside what is kept: in the backward pass of the loss, and in that of the output layer."""
+        logits = self.row_tokens * self._vocabulary()
+        table = self._vocabulary() * self.shape.width
+        made, turned = (logits + table) * self.value, table * self.slope
+        return logits * self._loss_slopes(), max(made, turned) - logits * FP32_BYTES  # log-softmax is gone
+
     def _last_extra(self, stage: _Stage) -> int:
         """At the end of a backward pass: the gradient of the embedding table; with FSDP, what it reduces last."""
         job = self.job
-        if job.is_sharded and self.axes.pipeline == 1:
+        if job.is_sharded:
             outside = self._units().get(None, 0)
             return outside * (self.value + job.reduced_bytes)
         if stage.is_first and (job.training.accumulate > 1 or self.is_bucketed):
-            return self._vocabulary() * self.shape.width * (self.value if job.is_sharded else job.weight_bytes)
+            return self._vocabulary() * self.shape.width * job.weight_bytes
         return 0
 
     def _vocabulary(self) -> int:
@@ -323,7 +360,7 @@ class _Moments:
     def _layer_work(self, layer: int) -> int:
         """Gradients inside a layer's MLP, and that of its largest matrix."""
         shape, value, t = self.shape, self.value, self.axes.tensor
-        stream = self.held.norm_rows * shape.width * self.held.residual_bytes
+        stream = self._stream()
         stream += self.row_tokens * shape.width * value if self.held.autocast else 0
         if has_experts(shape, layer):
             rows = self.held.norm_rows * shape.experts_per_token
@@ -332,12 +369,24 @@ class _Moments:
         hidden = shape.hidden // t
         return stream + self.row_tokens * 3 * hidden * value + shape.width * hidden * self.slope
 
+    def _gate_bytes(self, layer: int) -> tuple[int, int]:
+        """As wide as a dense MLP: gate, as large as up, which torch_npu's operator takes in one tensor beside what the
+        forward pass keeps; and its result, which is gone before the gradients of both are there."""
+        if has_experts(self.shape, layer) or "swiglu" not in self.job.fused:
+            return 0, 0
+        width = self.row_tokens * self.shape.hidden // self.axes.tensor * self.value
+        return 0 if self.job.training.recompute == "full" else width, width
+
+    def _first_matrix(self) -> int:
+        """The gradient of attention's first product."""
+        shape = self.shape
+        width = shape.q_rank or shape.kv_rank if shape.attention == "mla" else 0
+        return shape.width * (width or shape.heads * shape.key_width // self.axes.tensor) * self.value
+
     def _gathered_at_work(self, stage: _Stage) -> _Gathered:
         if not self.job.is_sharded:
             return _Gathered()
         units = self._units()
-        if self.axes.pipeline > 1:
-            return _Gathered(outside=sum(units.values()) * self.value)
         outside = units.pop(None, 0)
         largest = max(units.values(), default=0)
         table = self._vocabulary() * self.shape.width if stage.is_last else 0

@@ -99,10 +99,15 @@ def test_fsdp_in_a_pipeline_keeps_whole_gradients_only_between_micro_batches() -
     layout, wide = Layout(data_parallel="fsdp", pipeline_ranks=2), replace(DENSE, layers=2, vocabulary=4096)
     one, several = (predict(wide, layout, replace(LITTLE, accumulate=count), 4) for count in (1, 2))
 
-    # The fuller stage has half of the layers, the output layer and the last norm; all of fp32.
-    stage = 4096 * 32 + 32 + 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32
-    assert one.memory_bytes["gathered"] == 4 * stage
-    assert several.memory_bytes["gathered"] == 8 * stage
+    # Both stages have half of the layers and a table, the second one the last norm as well; all of fp32.
+    table, norm, layer = 4096 * 32, 32, 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32
+    assert one.memory_bytes["gathered"] == 4 * (table + layer)
+    assert several.memory_bytes["gathered"] == 8 * (table + layer + norm)
+    # The most of a single one is the end of the first stage: the table's gradient, a copy of it on its way to the
+    # shards, all shards; targets and turns of rotary embedding stay until then, as do the stage's result and gradient.
+    shards = 4 * (table + layer) // 2
+    small = 8 * 8 + 2 * 8 * 8 * 4 + 2 * 8 * 32 * 4
+    assert one.peak_bytes == 3 * shards + MASK_BYTES + 8 * table + shards + small
     # What is held at some time is no more than what is held at the worst.
     for said in (one, several):
         assert max(said.memory_bytes.values()) <= said.peak_bytes
@@ -151,6 +156,7 @@ WIDE: Final = (
     "accumulate=2", "dtype=bf16",
 )  # fmt: skip
 MOE: Final = ("experts=8", "experts_per_token=2", "expert_hidden=352", "dense_layers=1")
+SHARDED_STAGES: Final = ("pipeline_ranks=2", "data_parallel=fsdp")
 CASES: Final[dict[int, list[tuple[str, tuple[str, ...]]]]] = {
     1: [
         ("llm-pretrain", ()), ("llm-pretrain", ("weights=bf16", "recompute=full")),
@@ -165,10 +171,16 @@ CASES: Final[dict[int, list[tuple[str, tuple[str, ...]]]]] = {
     4: [
         ("llm-pretrain", ("tensor_ranks=2", "recompute=full")),
         ("llm-pretrain", ("tensor_ranks=2", "data_parallel=fsdp")),
+        ("llm-pretrain", SHARDED_STAGES), ("llm-pretrain", (*SHARDED_STAGES, "accumulate=1")),
+        ("llm-pretrain", (*SHARDED_STAGES, "accumulate=1", "recompute=full")),
+        ("llm-pretrain", (*SHARDED_STAGES, "accumulate=1", "vocabulary=32768")),
+        ("moe-pretrain", (*SHARDED_STAGES, *MOE, "layers=4", "accumulate=1")),
     ],
 }  # fmt: skip
 TOLERANCE: Final = 0.03
 """Stated in docs/layouts.md. Of experts over several ranks, whose rows follow the router, twice as much."""
+CLOSE: Final = 0.01
+"""Of FSDP in a pipeline."""
 
 
 @pytest.mark.torch
@@ -191,4 +203,6 @@ def test_the_peak_of_the_real_allocator(world: int, tmp_path: Path) -> None:
             kept = rank_memory(job, 0)["activations"]
             assert said["components"]["activations"] - kept in (0, MASK_BYTES), chosen
         tolerance = TOLERANCE * (2 if name == "moe-pretrain" else 1)
+        if set(SHARDED_STAGES) <= set(chosen):
+            tolerance = CLOSE
         assert step_peak_bytes(job, 0) == pytest.approx(said["peak"], rel=tolerance), chosen
