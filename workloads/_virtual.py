@@ -8,6 +8,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"
@@ -17,6 +18,15 @@ VARIABLE: Final = "ASCEND_PERF_VIRTUAL_NPU"
 def computes_nothing(kind: str) -> bool:
     """Whether a device of this kind (cpu, cuda, npu) is virtual in this process."""
     return kind == "npu" and bool(os.environ.get(VARIABLE))
+
+
+def has_modelled_clock() -> bool:
+    """Whether the virtual devices of this process have a clock that real time does not move."""
+    try:
+        lines = Path(os.environ.get(VARIABLE, "")).read_text("utf-8").splitlines()
+    except OSError:
+        return False
+    return "clock\tmodelled" in lines
 
 
 def even_parts(rows: int, parts: int) -> list[int]:

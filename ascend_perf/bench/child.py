@@ -25,14 +25,14 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from ascend_perf.bench import traffic
+from ascend_perf.bench import settled, traffic
 from ascend_perf.bench.agent import die_with_parent
 from ascend_perf.bench.results import FOLDER as RESULTS_FOLDER
 from ascend_perf.collectors import devices, energy, environment, one_rank, step_marks, torch_profiler
 from ascend_perf.errors import AscendPerfError, InputError, MachineError, UsageError
 from ascend_perf.workloads import _spec
 from ascend_perf.workloads._auto_dtype import has_bf16
-from ascend_perf.workloads._virtual import computes_nothing
+from ascend_perf.workloads._virtual import computes_nothing, has_modelled_clock
 
 Send = Callable[[Mapping[str, object]], None]
 
@@ -159,6 +159,8 @@ def _run(
     marks = step_marks.Marks(is_virtual)
 
     def start_measuring() -> None:
+        if is_virtual and rank.world_size > 1 and one_rank.is_alone() and has_modelled_clock():
+            settled.settle(program.memory_bytes(), settled.requested_on_npu, program.step)
         program.start_measuring()
         results["joules"] = _joules(meter)
 

@@ -29,10 +29,11 @@ from ascend_perf.model.finding import Words
 from ascend_perf.model.what_if import Configuration, Estimate, Outcome, Verdict, WhatIf
 from ascend_perf.workloads import _spec
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of a kept estimate."""
-STEPS: Final = ("warmup_steps=1", "measured_steps=2", "profiled_steps=1")
-"""Steps with the modelled clock repeat exactly after the first: one that warms up and two are enough."""
+STEPS: Final = ("warmup_steps=2", "measured_steps=2", "profiled_steps=1")
+"""Steps with the modelled clock repeat exactly after the first, their memory after the second, in which DDP makes its
+buckets anew beside those of the first: two that warm up and two are enough."""
 ASSUMED_SECONDS: Final = 40.0
 """For a configuration, where none has been run yet. Status: assumed; tiny ones take 15 s, a 7B model 60 s."""
 MAX_CONFIGURATIONS: Final = 400
