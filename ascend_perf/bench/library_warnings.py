@@ -17,19 +17,22 @@ from typing import Final
 
 import yaml
 
-from ascend_perf.collectors.environment import masked
+from ascend_perf.collectors._machine import Machine
+from ascend_perf.collectors.private_data import Masks, masks_of
 from ascend_perf.errors import not_obeyed
 
 WARNED: Final = "a library warned: "
 """What the note of a warning begins with."""
 MAX_WARNINGS: Final = 20
 """Different ones that are told; the others are counted."""
-MAX_KEPT: Final = 1000
+MAX_KEPT: Final = 200
 """Different ones that are told apart; more are counted together."""
 MAX_LETTERS: Final = 300
 """Of a warning."""
 MAX_PLACE: Final = 80
 """Letters of its place."""
+MAX_MASKED: Final = 1000
+"""Letters in which private data are looked for: more than are told."""
 MAX_LINE: Final = 4096
 """Letters of a line that are looked at."""
 
@@ -55,20 +58,6 @@ _LAUNCHER: Final = "torch/distributed/elastic/"
 """Where torchrun says which processes it ended, and how: the problem of the run tells that better."""
 _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 """Colours and other commands to a terminal."""
-_PRIVATE: Final = (
-    (re.compile(r"\w+://[^\s'\")\]>]+"), "<address>"),
-    (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w.-]+"), "<address>"),
-    (re.compile(r"\[[^\[\]\s]+\]:\d+"), "<address>"),  # of a socket, as PyTorch writes it
-    (re.compile(r"(?:\b[A-Za-z]:|\\)\\(?:[^\\\s]+\\)*"), ""),  # folders of Windows
-    (re.compile(r"(?<![\w./])\.{1,2}/(?:[^/\s:;,]+/)*"), ""),
-    (re.compile(r"~[\w.-]+(?=/)"), "~"),
-    (
-        re.compile(r"(?i)(bearer |(?:token|secret|password|passwd|api_?key)['\"]? ?[=:] ?['\"]?)[^\s'\",;&]+"),
-        r"\1<secret>",
-    ),
-    (re.compile(r"\bhf_\w{16,}"), "<secret>"),
-)  # fmt: skip
-"""What a line of another's may tell that a value of our own never does, beside what `masked` takes out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +96,11 @@ def library_warnings(lines: Iterable[str]) -> tuple[LibraryWarning, ...]:
             raw[found] += 1
         else:
             more += 1
+    masks = masks_of(Machine())
     counts = Counter[tuple[str, str]]()
     for (text, where), count in raw.items():
-        counts[_shown(text, MAX_LETTERS) or "...", _shown(where.rpartition("/")[2], MAX_PLACE)] += count
+        shown = _shown(text, masks, MAX_LETTERS) or "..."
+        counts[shown, _shown(where.rpartition("/")[2], masks, MAX_PLACE)] += count
     kept = [
         LibraryWarning(text=text, where=where, count=count, about=_about(text))
         for (text, where), count in counts.items()
@@ -142,11 +133,9 @@ def _warning(line: str) -> tuple[str, str] | None:
     return (text, match["where"]) if text else None
 
 
-def _shown(text: str, length: int) -> str:
+def _shown(text: str, masks: Masks, length: int) -> str:
     """A text of a library without private data, bounded."""
-    for private, mask in _PRIVATE:
-        text = private.sub(mask, text)
-    text = not_obeyed(masked(text))
+    text = not_obeyed(masks.of(text[:MAX_MASKED]))
     return text if len(text) <= length else f"{text[:length]} ..."
 
 

@@ -77,7 +77,8 @@ def command(
     """
     from ascend_perf.collectors._machine import here
     from ascend_perf.collectors.doctor import diagnose, first_lines, lacking
-    from ascend_perf.collectors.issue_report import masks_of, report
+    from ascend_perf.collectors.issue_report import report
+    from ascend_perf.collectors.private_data import masks_of
 
     log = None
     if log_path is not None:
