@@ -27,8 +27,8 @@ _SECRETS: Final = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?", re.DOTALL),
 )
 _NAMED_SECRET: Final = re.compile(
-    r"(?P<name>[\w.-]*(?:token|secret|passw(?:or)?d|passwd|api[_-]?key|access[_-]?key|credential|authorization)[\w.-]*"
-    r"[\"']?\s*[=:]\s*[\"']?(?:bearer\s+|basic\s+)?|\b(?:bearer|basic)\s+|--(?:token|password|api-key)\s+)"
+    r"(?P<name>(?:token|secret|passw(?:or)?d|passwd|api[_-]?key|access[_-]?key|credential|authorization)[\w.-]{0,40}"
+    r"[\"']?\s{0,40}[=:]\s{0,40}[\"']?(?:bearer\s+|basic\s+)?|\b(?:bearer|basic)\s+|--(?:token|password|api-key)\s+)"
     r"(?P<value>[^\s\"',;&]{4,})",
     re.IGNORECASE,
 )
@@ -36,7 +36,7 @@ _URL_USER: Final = re.compile(r"(?<=://)[^/\s:@]+(?::[^/\s@]*)?@")
 _URL_HOST: Final = re.compile(
     r"\b(?P<scheme>[a-z][a-z0-9+.-]{1,12})://(?P<host>[^/\s:\"'<>]+)(?P<port>:\d{1,5})?[^\s\"'<>]*"
 )
-_MAIL: Final = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
+_MAIL: Final = re.compile(r"\b[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+\b")
 _MAC: Final = re.compile(r"\b[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}\b")
 _IPV4: Final = re.compile(r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.]|\.\d)")
 _IPV6: Final = re.compile(
