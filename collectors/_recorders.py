@@ -243,6 +243,17 @@ def _npu_here() -> str:
     return f"npu:{listed[index] if index < len(listed) else index}"
 
 
+def _finish_earlier_steps() -> None:
+    """Wait for what the device still has to do.
+
+    A profile does not hold tasks that were launched before it began: while the device is busy with them it would look
+    idle.
+    """
+    npu: Any = getattr(sys.modules.get("torch"), "npu", None)
+    if npu is not None and npu.is_initialized():
+        npu.synchronize()
+
+
 def _check_whole(plain: Path) -> None:
     """A trace that could not be written to its end is no trace.
 
@@ -269,6 +280,7 @@ class _NpuRecorder:
         from torch_npu import profiler
 
         self._has_given_way = False
+        self._warmup_left = 0 if schedule is None else schedule[0]
         self.device = _npu_here()
         _other_profilers.watch_npu()
         if _other_profilers.is_npu_on():
@@ -288,6 +300,8 @@ class _NpuRecorder:
             {key: value for key, value in values.items() if table[key]["where"] == "config"}, options, table
         )
         arguments = {key: value for key, value in values.items() if table[key]["where"] == "profile"}
+        if not self._warmup_left:
+            _finish_earlier_steps()
         with self._listening():
             self._profiler = profiler.profile(
                 activities=wanted,
@@ -313,6 +327,9 @@ class _NpuRecorder:
 
     def step(self) -> None:
         self._check()
+        self._warmup_left -= 1
+        if self._warmup_left == 0:  # recording begins with this step
+            _finish_earlier_steps()
         with self._listening():
             self._profiler.step()
 

@@ -300,6 +300,44 @@ def test_raw_data_are_left_for_a_process_of_their_own(npu: Any, tmp_path: Path) 
     assert not (path / "ASCEND_PROFILER_OUTPUT").exists()
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ((2, 1), ["profiler starts", "step", "wait", "step", "step"]),
+        ((0, 2), ["wait", "profiler starts", "step", "step", "step"]),
+        (None, ["wait", "profiler starts", "step", "step", "step"]),
+    ],
+)
+def test_the_device_has_done_all_earlier_steps_when_recording_begins(
+    npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: tuple[int, int] | None, expected: list[str]
+) -> None:
+    module = npu("26.1", "2.7.1.post8")
+    order: list[str] = []
+    device = SimpleNamespace(is_initialized=lambda: True, synchronize=lambda: order.append("wait"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(npu=device))
+    monkeypatch.setattr(module.profile, "start", lambda _: order.append("profiler starts"))
+    monkeypatch.setattr(module.profile, "step", lambda _: order.append("step"))
+
+    recorder = start_npu(tmp_path / "trace", schedule=schedule)
+    for _ in range(3):
+        recorder.step()
+
+    assert order == expected
+
+
+def test_a_device_that_the_program_has_not_begun_to_use_is_not_begun_by_a_recording(
+    npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npu("26.1", "2.7.1.post8")
+    waits: list[None] = []
+    device = SimpleNamespace(is_initialized=lambda: False, synchronize=lambda: waits.append(None))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(npu=device))
+
+    start_npu(tmp_path / "trace", schedule=None)
+
+    assert not waits
+
+
 def test_silence_is_not_taken_for_success_and_its_lines_are_heard(
     npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
