@@ -7,7 +7,7 @@ profiler_interface.py) of 2.13; recorded from aclprofCreateConfig on the virtual
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ascend_perf.collectors.virtual_npu._contract_calls import Complaint, Literally, literal
@@ -55,6 +55,18 @@ def wrong_values(
     if named == ("torch_npu.profiler.scheduler", "Schedule"):
         complaints += _least(given)
     return complaints
+
+
+def without_annotations_of_choices(
+    found: Found, given: Mapping[str, ast.expr], complaints: Sequence[Complaint]
+) -> list[Complaint]:
+    """Leaves out complaints that an argument in `CHOSEN` is not of its annotated type.
+
+    torch_npu annotates levels and metrics as int while the members are texts: `wrong_values` knows which it takes.
+    """
+    chosen = CHOSEN.get((str(found.body.get("module")), str(found.body.get("name"))), {})
+    nodes = {id(given[argument]) for argument in chosen if argument in given}
+    return [one for one in complaints if one.is_certain or one.rule != "wrong-type" or id(one.node) not in nodes]
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:

@@ -31,7 +31,7 @@ from ascend_perf.collectors.virtual_npu._contract_env import Names, Use
 from ascend_perf.collectors.virtual_npu._contract_names import Facts, Found, Removed
 from ascend_perf.collectors.virtual_npu._contract_scopes import names_of
 from ascend_perf.collectors.virtual_npu._contract_training import NO_MATTER, Reason, reason_of
-from ascend_perf.collectors.virtual_npu._contract_values import wrong_values
+from ascend_perf.collectors.virtual_npu._contract_values import without_annotations_of_choices, wrong_values
 from ascend_perf.collectors.virtual_npu.environment import Prepared, prepare, variables
 from ascend_perf.collectors.virtual_npu.settings import VirtualNpu
 from ascend_perf.errors import InputError, MachineError
@@ -358,6 +358,7 @@ class _Check:
             complaints = against_signature(call, parameters, use.first_argument, use.is_partial)
             if found.kind == "class":
                 given = arguments_of(call, parameters, use.first_argument)
+                complaints = without_annotations_of_choices(found, given, complaints)
                 complaints += wrong_values(self._facts, found, given, self._names.paths)
         else:
             return

@@ -70,8 +70,10 @@ def small_facts() -> Facts:
     config = put({
         "kind": "class", "name": "_ExperimentalConfig", "module": "torch_npu.profiler.experimental_config",
         "enters_itself": False, "members": {}, "attributes": [],
-        "signature": [parameter(name, has_default=True) for name in
-                      ("profiler_level", "aic_metrics", "l2_cache", "export_type", "host_sys")],
+        # The real package annotates levels and metrics as int although their members are texts.
+        "signature": [*(parameter(name, has_default=True, annotation="int") for name in
+                        ("profiler_level", "aic_metrics")),
+                      *(parameter(name, has_default=True) for name in ("l2_cache", "export_type", "host_sys"))],
     })  # fmt: skip
 
     def chooser(name: str, **values: object) -> int:
