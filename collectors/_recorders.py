@@ -32,6 +32,9 @@ TWO_HINT: Final = "choose one: start the program without msprof, or take --with 
 _SAID: Final = re.compile(r"^\[\d{4}-[^\]]*\] \[(WARNING|ERROR)\] \[\d+\] profiler\.py: (.*)", re.MULTILINE)
 """How torch_npu's profiler complains: it raises nothing. Source: format reference for collectors, section 2.1."""
 MAX_SAID: Final = 10
+_ENDS_WITHOUT_STEPS: Final = "Incorrect schedule: Stop profiler while current state is RECORD"
+"""What torch_npu's profiler says at the end of every recording without a schedule: nothing is wrong with it.
+Source: _profiler_action_controller.py of torch_npu 2.13 and `_default_schedule_fn`, which is RECORD throughout."""
 
 Schedule = tuple[int, int] | None
 """Steps of warm-up and recorded steps; None records without steps."""
@@ -280,6 +283,7 @@ class _NpuRecorder:
         from torch_npu import profiler
 
         self._has_given_way = False
+        self._has_schedule = schedule is not None
         self._warmup_left = 0 if schedule is None else schedule[0]
         self.device = _npu_here()
         _other_profilers.watch_npu()
@@ -417,6 +421,8 @@ class _NpuRecorder:
         ):  # fmt: skip
             yield
         for match in _SAID.finditer(heard.getvalue()):
+            if not self._has_schedule and match[2].startswith(_ENDS_WITHOUT_STEPS):
+                continue
             if match[2] not in self._lines and len(self._lines) < MAX_SAID:
                 self._lines.append(match[2].strip()[:300])
 

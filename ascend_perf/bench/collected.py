@@ -107,7 +107,7 @@ def notes_of(processes: Sequence[Process]) -> list[str]:
     notes += _shared(processes)
     notes = list(dict.fromkeys([*notes, *(masked(note) for process in processes for note in process.notes)]))
     starts = sorted({process.first_step for process in processes if process.first_step is not None and process.written})
-    if starts:
+    if starts and starts[0]:  # from the first step on nothing is left out
         notes.append(f"recording began after step {starts[0]} of the program: the report counts steps from there")
     return notes
 

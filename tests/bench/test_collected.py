@@ -40,6 +40,11 @@ def test_processes_are_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     ]
 
 
+def test_a_program_that_is_recorded_from_its_start_has_no_steps_before(tmp_path: Path) -> None:
+    told(tmp_path, 7, {**START, "step": 0}, WRITTEN, END)
+    assert notes_of(processes_of(tmp_path)) == []
+
+
 def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "told-7.jsonl").write_text(json.dumps({"pid": 7, **START}) + '\n{"event": "wri')
     (process,) = processes_of(tmp_path)

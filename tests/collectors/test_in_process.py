@@ -325,6 +325,28 @@ def test_the_device_has_done_all_earlier_steps_when_recording_begins(
     assert order == expected
 
 
+@pytest.mark.parametrize("schedule", [None, (1, 2)])
+def test_the_end_of_a_recording_without_steps_is_no_warning(
+    npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: tuple[int, int] | None
+) -> None:
+    module = npu("26.1", "2.7.1.post8")
+    ends = (
+        "Incorrect schedule: Stop profiler while current state is RECORD which may result in incomplete parsed data."
+    )
+    write = module.profile._write
+
+    def stop(profiler: Any) -> None:  # as torch_npu 2.13 does
+        print(f"[2026-04-07 10:15:32] [WARNING] [1] profiler.py: {ends}")
+        write(profiler)
+
+    monkeypatch.setattr(module.profile, "stop", stop)
+    recorder = start_npu(tmp_path / "trace", schedule=schedule)
+
+    recorder.stop()
+
+    assert recorder.said == ([] if schedule is None else [ends])
+
+
 def test_a_device_that_the_program_has_not_begun_to_use_is_not_begun_by_a_recording(
     npu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
