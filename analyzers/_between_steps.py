@@ -16,7 +16,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of
 from ascend_perf.analyzers._steps import StepWindows
 from ascend_perf.analyzers._thresholds import threshold
-from ascend_perf.intervals import IntervalSet
+from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Words
 from ascend_perf.model.trace import Trace
 from ascend_perf.units import format_ratio
@@ -40,7 +40,9 @@ class _Between:
         return self.before + self.after
 
 
-def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Cause, str]) -> Finding | None:
+def between_steps(
+    trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Cause, str], taken: IntervalSet = EMPTY
+) -> Finding | None:
     """D-01 where the device waits for the start of the step, H-01 where it waits after its last task.
 
     Args:
@@ -48,11 +50,12 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
         windows: its steps as the device saw them.
         span: the same with the host's part, which ends where the next step begins.
         claimed: causes whose time other findings explain already.
+        taken: further time that another finding explains.
 
     Source:
         Troubleshooting table, D-01: Preparing 3 % of the step or more.
     """
-    idle = _between(trace, windows, span, claimed)
+    idle = _between(trace, windows, span, claimed, taken)
     share = share_of(span, idle.total)
     if share < MIN_SHARE_RATIO.value or idle.total < MIN_IDLE_NS.value * span.steps:
         return None
@@ -101,13 +104,15 @@ def between_steps(trace: Trace, windows: StepWindows, span: Span, claimed: Mappi
     )  # fmt: skip
 
 
-def _between(trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Cause, str]) -> _Between:
+def _between(
+    trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Cause, str], taken: IntervalSet
+) -> _Between:
     device = device_span(windows)
     outside = intervals.difference(
         intervals.merged(span.starts, span.ends), intervals.merged(device.starts, device.ends)
     )
     outside = intervals.difference(outside, reloading(trace))  # row V-08 names it
-    idle = intervals.intersection(outside, idle_in(trace, span))
+    idle = intervals.difference(intervals.intersection(outside, idle_in(trace, span)), taken)
     parts = {
         cause: union for cause, union in causes_of(trace, idle).items() if cause not in claimed and len(union.starts)
     }

@@ -218,24 +218,16 @@ def idle_of(trace: Trace) -> Idle | None:
     if not len(windows) or not len(tasks[0]):
         return None
     span = device_span(windows)
-    starts, ends, launch_starts, launch_ends = tasks
-    busy = intervals.merged(starts, ends)
+    busy = intervals.merged(*tasks[:2])
     gaps = _complement(busy, span)
     if not total_inside(busy, span):
         return None
-    has_launch = launch_ends != NULL
-    # The next task of a gap is the first that starts at or after its end.
-    following = np.searchsorted(starts, gaps.ends, side="left")
-    exists = following < len(starts)
-    following = np.clip(following, 0, len(starts) - 1)
-    knows = exists & has_launch[following]
-    host_end = np.where(knows, np.clip(launch_ends[following], gaps.starts, gaps.ends), gaps.ends)
-    launch_start = np.where(knows, np.clip(launch_starts[following], gaps.starts, host_end), host_end)
+    host_end, launch_start, next_launch = _before_next(tasks, gaps)
     device = intervals.merged(host_end, gaps.ends)
     rest = intervals.merged(gaps.starts, host_end)
     launches = intervals.merged(launch_start, host_end)
     sync = syncs_of(trace)
-    drained_by = _drained(sync, gaps.starts, np.where(knows, launch_starts[following], gaps.ends))
+    drained_by = _drained(sync, gaps.starts, next_launch)
     drained = drained_by >= 0
     parts = _attributed(
         trace, rest, launches, intervals.merged(gaps.starts[drained], host_end[drained]), sync
@@ -244,6 +236,49 @@ def idle_of(trace: Trace) -> Idle | None:
     return Idle(
         trace=trace, span=span, gaps=gaps, parts=parts, drained_by=drained_by, sync=sync,
         has_host=trace.has(RUNTIME_CALLS) or trace.has(HOST_OPS) or trace.has(HOST_EVENTS),
+    )  # fmt: skip
+
+
+def with_waits_between(idle: Idle, spared: IntervalSet = EMPTY) -> Idle:
+    """The same with the gaps between two steps that begin while a synchronising call waits: a loss that is read at the
+    end of the step. The call, launches and the operators that launch count; what else the host does there (data, logs)
+    is no synchronisation's.
+
+    Args:
+        idle: of the steps.
+        spared: time that another row names.
+
+    Returns:
+        Idle whose span has the time between steps too, and whose parts have those gaps under `Cause.SYNC` alone.
+    """
+    trace, windows = idle.trace, step_windows(idle.trace)
+    ends = np.maximum.accumulate(windows.ends)[:-1]
+    apart = windows.starts[1:] > ends
+    tasks = _device_tasks(trace)
+    between = Span(starts=ends[apart], ends=windows.starts[1:][apart], step_ids=())
+    gaps = _complement(intervals.merged(*tasks[:2]), between)
+    if not len(gaps.starts):
+        return idle
+    host_end, _, next_launch = _before_next(tasks, gaps)
+    drained_by = _drained(idle.sync, gaps.starts, next_launch)
+    drained = drained_by >= 0
+    causes = causes_of(trace, intervals.merged(gaps.starts[drained], host_end[drained]))
+    launching = np.zeros(len(trace[HOST_OPS]), bool)
+    rows = trace[KERNELS].ints("host_op")
+    launching[rows[rows != NULL]] = True
+    dispatch = intervals.intersection(causes[Cause.OP], union_of(trace[HOST_OPS], launching))
+    waits = intervals.difference(intervals.union(causes[Cause.SYNC], causes[Cause.LAUNCH], dispatch), spared)
+    if not len(waits.starts):
+        return idle
+    starts = np.concatenate((idle.gaps.starts, gaps.starts[drained]))
+    order = np.argsort(starts, kind="stable")
+    until = np.append(np.where(apart, windows.starts[1:], windows.ends[:-1]), windows.ends[-1:])
+    return Idle(
+        trace=trace, sync=idle.sync, has_host=idle.has_host,
+        span=Span(starts=idle.span.starts, ends=until, step_ids=idle.span.step_ids),
+        gaps=IntervalSet(starts[order], np.concatenate((idle.gaps.ends, gaps.ends[drained]))[order]),
+        parts={**idle.parts, Cause.SYNC: intervals.union(idle.parts[Cause.SYNC], waits)},
+        drained_by=np.concatenate((idle.drained_by, drained_by[drained]))[order],
     )  # fmt: skip
 
 
@@ -268,6 +303,20 @@ def union_of(table: Table, rows: Bools) -> IntervalSet:
     starts, ends = table.ints("start_ns"), table.ends_ns()
     usable = rows & (starts != NULL) & (ends != NULL)
     return intervals.merged(starts[usable], ends[usable])
+
+
+def _before_next(tasks: tuple[Ints, Ints, Ints, Ints], gaps: IntervalSet) -> tuple[Ints, Ints, Ints]:
+    """Of each gap: where the launch of the next task ends and where it starts, both inside of the gap; and where it
+    starts, the end of the gap where that is not known."""
+    starts, _, launch_starts, launch_ends = tasks
+    # The next task of a gap is the first that starts at or after its end.
+    following = np.searchsorted(starts, gaps.ends, side="left")
+    exists = following < len(starts)
+    following = np.clip(following, 0, len(starts) - 1)
+    knows = exists & (launch_ends[following] != NULL)
+    host_end = np.where(knows, np.clip(launch_ends[following], gaps.starts, gaps.ends), gaps.ends)
+    launch_start = np.where(knows, np.clip(launch_starts[following], gaps.starts, host_end), host_end)
+    return host_end, launch_start, np.where(knows, launch_starts[following], gaps.ends)
 
 
 def _complement(busy: IntervalSet, span: Span) -> IntervalSet:

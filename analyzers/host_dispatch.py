@@ -10,6 +10,7 @@ import numpy as np
 from ascend_perf import intervals
 from ascend_perf.analyzers._between_steps import between_steps
 from ascend_perf.analyzers._communication import exported_split
+from ascend_perf.analyzers._decode import reloading
 from ascend_perf.analyzers._dispatch_claims import claims_of
 from ascend_perf.analyzers._host_causes import (
     MIN_SHARE_RATIO,
@@ -32,6 +33,7 @@ from ascend_perf.analyzers._idle import (
     kernels_lost,
     no_idle_words,
     sync_owners,
+    with_waits_between,
 )
 from ascend_perf.analyzers._idle_tables import api_table, gap_tables, gc_table, host_activity, launch_table
 from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
@@ -40,7 +42,7 @@ from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
 from ascend_perf.analyzers._syncs import line_evidence, syncs
 from ascend_perf.analyzers._thresholds import threshold
-from ascend_perf.intervals import IntervalSet
+from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
 from ascend_perf.model.table import NULL, Bools, Table
 from ascend_perf.model.tables import HOST_EVENTS, HOST_OPS, RUNTIME_CALLS
@@ -86,17 +88,21 @@ def host_dispatch(trace: Trace) -> Result:
         return Result(findings=tuple(f for f, _ in (free,) if f is not None), judged=(free[1],))
     span = host_span(trace, windows)
     launches = launches_of(trace)
+    waits = None if idle is None else with_waits_between(idle, reloading(trace))  # which row V-08 names
     verdicts: list[Verdict] = [
         data_loader(trace, span),
         compilation(trace, span),
         garbage_collection(trace, span),
         driver_memory(trace, span),
-        _synchronising(trace, idle),
+        _synchronising(trace, waits),
         _launch_blocking(trace, idle),
         _log_level(trace),
     ]
     found = [finding for finding, _ in verdicts if finding is not None]
-    if idle is not None and has_host and (between := _between(trace, windows, span, found)) is not None:
+    taken = EMPTY
+    if idle is not None and waits is not None and any(finding.code == "H-05" for finding in found):
+        taken = intervals.difference(waits.parts[Cause.SYNC], idle.parts[Cause.SYNC])
+    if idle is not None and has_host and (between := _between(trace, windows, span, found, taken)) is not None:
         # The loader's finding of the same row stays: each names its own part of the time.
         verdicts = [v for v in verdicts if v[1].code != between[1].code or v[0] is not None] + [between]
     codes = {finding.code for finding in found}
@@ -120,14 +126,16 @@ def host_dispatch(trace: Trace) -> Result:
     )
 
 
-def _between(trace: Trace, windows: StepWindows, span: Span, found: Sequence[Finding]) -> Verdict | None:
-    """D-01 or H-01 for idle time between the steps that neither the data loader nor other rows explain."""
+def _between(
+    trace: Trace, windows: StepWindows, span: Span, found: Sequence[Finding], taken: IntervalSet
+) -> Verdict | None:
+    """D-01 or H-01 for idle time between the steps that neither the data loader nor other rows (`taken`) explain."""
     codes = {finding.code for finding in found}
     if "H-04" in codes:
         return None
-    # H-05 counts the gaps between tasks alone: calls that wait before the first one are not its.
+    # H-05 does not count calls that wait before the first task of a step, but those behind its last one: `taken`.
     claimed = {cause: code for code, cause in _CLAIMED.items() if code in codes - {"H-05"}}
-    between = between_steps(trace, windows, span, claimed)
+    between = between_steps(trace, windows, span, claimed, taken)
     return None if between is None else (between, Judged(code=between.code, verdict="found"))
 
 

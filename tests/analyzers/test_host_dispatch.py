@@ -214,6 +214,37 @@ def test_a_call_that_waits_before_the_first_task_is_not_lost_to_the_row_of_synch
     assert of(outcome, "D-01").share_ratio == 20 / 100
 
 
+def test_a_loss_that_is_read_behind_the_last_task_of_a_step_is_found_there(make_trace: MakeTrace) -> None:
+    # Steps of 80 ms, 20 ms apart: the call returns 6 ms after the last task; 10 ms of Python; then an operator launches in
+    # 4 ms.
+    trace = make_trace(
+        meta=NPU,
+        steps=[
+            {"step_id": n, "start_ns": n * 100 * MS, "dur_ns": 80 * MS, "host_start_ns": (n * 100 - 10) * MS,
+             "host_dur_ns": 100 * MS} for n in (1, 2)
+        ],
+        kernels=[
+            kernel(100 * MS, 80 * MS),
+            {**kernel(200 * MS, 80 * MS, (199 * MS, 200 * MS)), "host_op": 1},
+        ],
+        host_ops=[
+            {"name": "aten::item", "start_ns": 120 * MS, "dur_ns": 66 * MS, "thread": 1},
+            {"name": "aten::mm", "start_ns": 196 * MS, "dur_ns": 4 * MS, "thread": 1},
+        ],
+        runtime_calls=[call("aclrtSynchronizeStream", 121 * MS, 65 * MS), call("launch", 199 * MS, MS)],
+    )  # fmt: skip
+
+    outcome = host_dispatch.run_on_trace(trace)
+
+    found = of(outcome, "H-05")
+    assert found.share_ratio == (6 + 4) / (100 + 80)
+    assert found.title.en.endswith("most after aten::item (aclrtSynchronizeStream)")
+    # Before the first task and after the last one of each step the device idles for 10 ms, less the 10 ms above.
+    between = next(one for one in outcome.findings if one.subject == "between steps")
+    values = [one.value for one in between.evidence if one.name.en.startswith("device idle")]
+    assert values == [(20 - 4) / 2 * MS, (20 - 6) / 2 * MS]  # before the first task, behind the last one
+
+
 def test_compilation_counts_by_its_cost_and_not_by_its_number(make_trace: MakeTrace) -> None:
     def compiling(count: int, dur: int) -> Outcome:
         calls = [call("aclopCompileAndExecute", n * 2 * dur, dur) for n in range(count)]
