@@ -215,8 +215,7 @@ def test_a_call_that_waits_before_the_first_task_is_not_lost_to_the_row_of_synch
 
 
 def test_a_loss_that_is_read_behind_the_last_task_of_a_step_is_found_there(make_trace: MakeTrace) -> None:
-    # Steps of 80 ms, 20 ms apart: the call returns 6 ms after the last task; 10 ms of Python; then an operator launches in
-    # 4 ms.
+    # Steps of 80 ms, 20 ms apart: the call returns 6 ms after the last task; 10 ms of Python; an operator of 4 ms.
     trace = make_trace(
         meta=NPU,
         steps=[
