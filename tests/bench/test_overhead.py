@@ -196,7 +196,7 @@ def test_the_ratio_and_its_scatter_by_brute_force(alone: list[int], under: list[
 
 TORCH = {
     "__init__.py": "from types import SimpleNamespace\nfrom torch import optim\n"
-    "npu = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True)\n",
+    "npu = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, synchronize=lambda: None)\n",
     "optim/__init__.py": "class Optimizer:\n    def __init__(self, *given): pass\n",
     "utils/__init__.py": "", "utils/data/__init__.py": "",
     "utils/data/dataloader.py": "class _BaseDataLoaderIter:\n    def __next__(self): raise StopIteration\n",
