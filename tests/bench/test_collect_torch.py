@@ -180,7 +180,8 @@ def test_torch_npu_is_recorded_raw_and_parsed_in_a_process_of_its_own(tmp_path: 
     site = _fake_torch_npu.install(tmp_path / "site")
     source = TRAINS.replace(
         "torch.set_num_threads(1)\n",
-        "torch.npu = type('npu', (), {'is_available': lambda: True, 'is_initialized': lambda: True})\n",
+        "torch.npu = type('npu', (), {'is_available': lambda: True, 'is_initialized': lambda: True, "
+        "'synchronize': lambda: None})\n",
     )
     binary = tmp_path / "bin" / "msprof"  # the parser looks for it
     binary.parent.mkdir()
