@@ -16,7 +16,7 @@ from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of
 from ascend_perf.analyzers._steps import StepWindows
 from ascend_perf.analyzers._thresholds import threshold
-from ascend_perf.intervals import EMPTY, IntervalSet
+from ascend_perf.intervals import IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Words
 from ascend_perf.model.trace import Trace
 from ascend_perf.units import format_ratio
@@ -41,7 +41,7 @@ class _Between:
 
 
 def between_steps(
-    trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Cause, str], taken: IntervalSet = EMPTY
+    trace: Trace, windows: StepWindows, span: Span, claimed: Mapping[Cause, str], taken: IntervalSet
 ) -> Finding | None:
     """D-01 where the device waits for the start of the step, H-01 where it waits after its last task.
 

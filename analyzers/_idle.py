@@ -239,7 +239,7 @@ def idle_of(trace: Trace) -> Idle | None:
     )  # fmt: skip
 
 
-def with_waits_between(idle: Idle, spared: IntervalSet = EMPTY) -> Idle:
+def with_waits_between(idle: Idle, spared: IntervalSet) -> Idle:
     """The same with the gaps between two steps that begin while a synchronising call waits: a loss that is read at the
     end of the step. The call, launches and the operators that launch count; what else the host does there (data, logs)
     is no synchronisation's.

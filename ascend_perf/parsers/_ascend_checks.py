@@ -251,7 +251,7 @@ def same_calls(database: CommFigures, text: CommFigures) -> Check:
 
     Each leaves out what starts outside of its own steps. When they share no call at all, all are compared.
     """
-    ours, theirs = elapse_times(database), elapse_times(text)
+    ours, theirs = _elapse_times(database), _elapse_times(text)
     shared = ours.keys() & theirs.keys() or ours.keys() | theirs.keys()
     return Check(
         name="communication figures in both exports",
@@ -263,7 +263,7 @@ def same_calls(database: CommFigures, text: CommFigures) -> Check:
     )
 
 
-def elapse_times(figures: CommFigures) -> Counter[tuple[str, str]]:
+def _elapse_times(figures: CommFigures) -> Counter[tuple[str, str]]:
     """Elapse time in ns by name and group of the call, which the exporter gives to one call of a capture only."""
     times = Counter[tuple[str, str]]()
     for call in figures.calls:
