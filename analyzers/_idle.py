@@ -78,6 +78,11 @@ def is_sync(apis: Table) -> Bools:
     return apis.text("api").flags(lambda api: bool(_SYNC.search(api)))
 
 
+def is_copy(api: str) -> bool:
+    """Whether a runtime call of this name copies."""
+    return bool(_COPY.search(api))
+
+
 def is_compile(apis: Table) -> Bools:
     """Runtime calls that compile or load device code."""
     return apis.text("api").flags(lambda api: bool(_COMPILE.search(api)))
@@ -85,7 +90,7 @@ def is_compile(apis: Table) -> Bools:
 
 def is_memory(apis: Table) -> Bools:
     """Runtime calls that take memory from the driver or give it back."""
-    return apis.text("api").flags(lambda api: bool(_MEMORY.search(api)) and not _COPY.search(api))
+    return apis.text("api").flags(lambda api: bool(_MEMORY.search(api)) and not is_copy(api))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,17 +244,27 @@ def idle_of(trace: Trace) -> Idle | None:
     )  # fmt: skip
 
 
-def with_waits_between(idle: Idle, spared: IntervalSet) -> Idle:
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """What synchronising calls cost, those at the end of a step with them."""
+
+    idle: Idle
+    """Its span has the time between steps too, its parts have the gaps there under `Cause.SYNC` alone."""
+    own: IntervalSet
+    """Of the time between steps what is no other work of the host: the calls themselves, and launching again."""
+
+
+def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
     """The same with the gaps between two steps that begin while a synchronising call waits: a loss that is read at the
-    end of the step. The call, launches and the operators that launch count; what else the host does there (data, logs)
-    is no synchronisation's.
+    end of the step.
+
+    Without such calls the host would come to its next launch earlier by as long as they waited in the step: so much of
+    the gap counts, whatever the host does there (data and logs would be done while the device is busy), and in any case
+    the call's own end, launches, and operators that launch.
 
     Args:
         idle: of the steps.
         spared: time that another row names.
-
-    Returns:
-        Idle whose span has the time between steps too, and whose parts have those gaps under `Cause.SYNC` alone.
     """
     trace, windows = idle.trace, step_windows(idle.trace)
     ends = np.maximum.accumulate(windows.ends)[:-1]
@@ -258,28 +273,54 @@ def with_waits_between(idle: Idle, spared: IntervalSet) -> Idle:
     between = Span(starts=ends[apart], ends=windows.starts[1:][apart], step_ids=())
     gaps = _complement(intervals.merged(*tasks[:2]), between)
     if not len(gaps.starts):
-        return idle
+        return Waits(idle=idle, own=EMPTY)
     host_end, _, next_launch = _before_next(tasks, gaps)
     drained_by = _drained(idle.sync, gaps.starts, next_launch)
     drained = drained_by >= 0
-    causes = causes_of(trace, intervals.merged(gaps.starts[drained], host_end[drained]))
+    starts, until = gaps.starts[drained], host_end[drained]
+    causes = causes_of(trace, intervals.merged(starts, until))
     launching = np.zeros(len(trace[HOST_OPS]), bool)
     rows = trace[KERNELS].ints("host_op")
     launching[rows[rows != NULL]] = True
     dispatch = intervals.intersection(causes[Cause.OP], union_of(trace[HOST_OPS], launching))
-    waits = intervals.difference(intervals.union(causes[Cause.SYNC], causes[Cause.LAUNCH], dispatch), spared)
+    own = intervals.difference(intervals.union(causes[Cause.SYNC], causes[Cause.LAUNCH], dispatch), spared)
+    ahead = _ahead(idle, windows, starts, until, drained_by[drained])
+    named = (causes[cause] for cause in (Cause.GC, Cause.DATALOADER, Cause.COMPILE, Cause.MEMORY))
+    sooner = intervals.difference(
+        intervals.merged(starts, np.minimum(until, starts + ahead)), intervals.union(spared, *named)
+    )
+    waits = intervals.union(own, sooner)
     if not len(waits.starts):
-        return idle
-    starts = np.concatenate((idle.gaps.starts, gaps.starts[drained]))
+        return Waits(idle=idle, own=EMPTY)
+    starts = np.concatenate((idle.gaps.starts, starts))
     order = np.argsort(starts, kind="stable")
-    until = np.append(np.where(apart, windows.starts[1:], windows.ends[:-1]), windows.ends[-1:])
-    return Idle(
+    whole = np.append(np.where(apart, windows.starts[1:], windows.ends[:-1]), windows.ends[-1:])
+    return Waits(own=own, idle=Idle(
         trace=trace, sync=idle.sync, has_host=idle.has_host,
-        span=Span(starts=idle.span.starts, ends=until, step_ids=idle.span.step_ids),
+        span=Span(starts=idle.span.starts, ends=whole, step_ids=idle.span.step_ids),
         gaps=IntervalSet(starts[order], np.concatenate((idle.gaps.ends, gaps.ends[drained]))[order]),
         parts={**idle.parts, Cause.SYNC: intervals.union(idle.parts[Cause.SYNC], waits)},
         drained_by=np.concatenate((idle.drained_by, drained_by[drained]))[order],
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _ahead(idle: Idle, windows: StepWindows, starts: Ints, until: Ints, drained_by: Ints) -> Ints:
+    """How much earlier the host would come to the end of each gap between two steps without its synchronising calls:
+    as long as they waited for the device in the step before, less the gaps that this closes before."""
+    step = np.searchsorted(windows.starts, starts, side="right") - 1
+    begin = windows.starts[step]
+    closed = intervals.covered(idle.parts[Cause.SYNC], begin, starts)
+    lengths = until - starts
+    so_far = np.cumsum(lengths) - lengths
+    closed += so_far - so_far[np.searchsorted(step, step)]
+    waited: Ints = np.zeros(len(starts), np.int64)
+    for thread in np.unique(idle.sync.threads[drained_by]).tolist():
+        calls, mine = idle.sync.threads == thread, idle.sync.threads[drained_by] == thread
+        waits = intervals.merged(idle.sync.starts[calls], idle.sync.ends[calls])
+        waits = intervals.intersection(waits, intervals.merged(*_device_tasks(idle.trace)[:2]))
+        waited[mine] = intervals.covered(waits, begin[mine], starts[mine])
+    ahead: Ints = np.maximum(waited - closed, 0)
+    return ahead
 
 
 def causes_of(trace: Trace, idle: IntervalSet) -> dict[Cause, IntervalSet]:
@@ -349,9 +390,7 @@ def syncs_of(trace: Trace) -> Sync:
     blocking = copies.text("kind").equals("D2H") & (copies.ints("launch_end_ns") != NULL)
     blocking &= copies.ints("launch_end_ns") + CLOCK_TOLERANCE_NS >= copies.ends_ns()
     ids = copies.ints("correlation")[blocking]
-    waits |= np.isin(calls.ints("correlation"), ids[ids != NULL]) & calls.text("api").flags(
-        lambda api: bool(_COPY.search(api))
-    )
+    waits |= np.isin(calls.ints("correlation"), ids[ids != NULL]) & calls.text("api").flags(is_copy)
     starts, ends = calls.ints("start_ns"), calls.ends_ns()
     rows = np.flatnonzero(waits & (starts != NULL) & (ends != NULL))
     rows = rows[np.argsort(starts[rows], kind="stable")]
@@ -391,7 +430,7 @@ def _attributed(
         (Cause.COMPILE, union_of(calls, is_compile(calls))),
         (Cause.MEMORY, union_of(calls, is_memory(calls))),
         (Cause.SYNC, drained),
-        (Cause.COPY, union_of(calls, apis.flags(lambda api: bool(_COPY.search(api))))),
+        (Cause.COPY, union_of(calls, apis.flags(is_copy))),
         (
             Cause.LAUNCH,
             intervals.union(union_of(calls, every & ~is_sync(calls)), union_of(events, queue), launches),

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._idle import Cause, Idle, Sync, syncs_of
+from ascend_perf.analyzers._idle import Cause, Idle, Span, Sync, is_copy, syncs_of
 from ascend_perf.analyzers._python_lines import Around, around
 from ascend_perf.analyzers._steps import StepWindows
 from ascend_perf.analyzers._tables import Col, result_table
@@ -16,8 +16,13 @@ from ascend_perf.model.finding import Evidence, ResultTable, Words
 from ascend_perf.model.table import Bools, Ints, Text
 from ascend_perf.model.tables import HOST_OPS
 from ascend_perf.model.trace import Trace
+from ascend_perf.units import counted
 
 MAX_ROWS: Final = 60
+_READS: Final = frozenset(
+    f"aten::{name}" for name in ("item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select")
+)
+"""Operators whose result the host must know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,8 @@ class Syncs:
     op: Text
     """Outermost operator of the same library around the call: `aten::item`, not what it calls itself."""
     line: Text
+    event: Ints
+    """Equal for calls within one such operator; another number for each call that has none."""
     blocked_ns: Ints
     idle_ns: Ints
     """Idle time of the device that the call's draining of the queue left, the host's part of it."""
@@ -45,13 +52,14 @@ def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
     Args:
         trace: the rank.
         windows: its steps.
-        idle: its idle time; without it none is put down to calls.
+        idle: its idle time, whose span has the steps then; without it none is put down to calls.
 
     Reads:
         runtime_calls, copies (see `Idle`); host_ops; python_calls.
     """
     sync = syncs_of(trace) if idle is None else idle.sync
-    inside = _inside(sync, windows) & ~_nested(sync)
+    steps = windows if idle is None else idle.span
+    inside = _inside(sync, steps.starts, steps.ends) & ~_nested(sync)
     rows = np.flatnonzero(inside)
     found = around(trace, sync.threads[rows], sync.starts[rows])
     idle_ns = np.zeros(len(sync.starts), np.int64)
@@ -61,6 +69,7 @@ def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
         np.add.at(idle_ns, _outer(sync)[idle.drained_by[gaps]], cost[gaps])
     return Syncs(
         sync=sync, rows=rows, api=Text.of(sync.names).take(rows), op=_op_names(trace, found), line=found.line,
+        event=np.where(found.outer >= 0, found.outer, -1 - np.arange(len(rows))),
         blocked_ns=(sync.ends - sync.starts)[rows], idle_ns=idle_ns[rows],
     )  # fmt: skip
 
@@ -107,31 +116,65 @@ def sync_table(found: Syncs, steps: int) -> ResultTable:
     )
 
 
-def line_evidence(found: Syncs, steps: int) -> list[Evidence]:
-    """The line of Python whose calls leave the device idle longest; nothing where no line is known."""
-    known = np.flatnonzero((found.line.codes >= 0) & (found.idle_ns > 0))
-    if not len(known):
-        return []
-    spent = np.bincount(found.line.codes[known], found.idle_ns[known], len(found.line.values))
-    at = int(np.argmax(spent))
-    mine = known[found.line.codes[known] == at]
-    row = int(mine[np.argmax(found.idle_ns[mine])])
-    count = len(np.flatnonzero(found.line.codes == at)) / max(1, steps)
-    return [
-        Evidence(
-            name=Words("line of Python that synchronises most", "同步最多的 Python 代码行"),
-            value=f"{found.line.values[at]} ({found.op[row] or found.api[row]}, {count:.4g} per step)",
-            where="python_calls and call stacks around the calls; table syncs has the others",
-            start_ns=int(found.sync.starts[found.rows[row]]),
-        )
-    ]
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of Python that synchronises."""
+
+    text: str
+    by: str
+    """Its operator, else the call."""
+    count: int
+    """How often it synchronises: the calls of one operator, such as the copy and the wait of `.item()`, are one."""
+    reads_back: bool
+    """Whether a value of the device is read there."""
+    idle_ns: int
+    start_ns: int
+    """The costliest one."""
+
+    def is_each_step(self, span: Span) -> bool:
+        """Whether it synchronises in each marked step; a recording may end before the last one does."""
+        return span.step_ids != (None,) and self.count >= max(1, span.steps - 1)
 
 
-def _inside(sync: Sync, windows: StepWindows) -> Bools:
-    place = np.searchsorted(windows.starts, sync.starts, side="right") - 1
-    if not len(windows):
+def lines_of(found: Syncs) -> list[Line]:
+    """The lines of Python that synchronise, those whose calls leave the device idle longest first, of equal ones those
+    where the host waits longest; no more than `MAX_ROWS`."""
+    known = np.flatnonzero(found.line.codes >= 0)
+    codes = found.line.codes[known]
+    idle, blocked = (np.bincount(codes, spent[known]).astype(np.int64) for spent in (found.idle_ns, found.blocked_ns))
+    reads = found.op.isin(_READS) | found.api.flags(is_copy)
+    lines: list[Line] = []
+    for code in np.lexsort((-blocked, -idle))[:MAX_ROWS].tolist():
+        mine = known[codes == code]
+        if not len(mine):
+            continue
+        row = int(mine[np.lexsort((found.blocked_ns[mine], found.idle_ns[mine]))[-1]])
+        lines.append(
+            Line(
+                text=found.line.values[code], by=found.op[row] or found.api[row] or "",
+                count=len(np.unique(found.event[mine])), reads_back=bool(reads[mine].any()),
+                idle_ns=int(idle[code]), start_ns=int(found.sync.starts[found.rows[row]]),
+            )
+        )  # fmt: skip
+    return lines
+
+
+def line_evidence(line: Line, steps: int) -> Evidence:
+    """The line, and how often it synchronises."""
+    return Evidence(
+        name=Words("line of Python that synchronises most", "同步最多的 Python 代码行"),
+        value=f"{line.text} ({line.by}, {line.count} x in {counted(steps, 'step')})",
+        where="python_calls and call stacks around the calls; table syncs has the others",
+        start_ns=line.start_ns,
+    )
+
+
+def _inside(sync: Sync, starts: Ints, ends: Ints) -> Bools:
+    """The calls that start in one of some windows; all where there are none."""
+    if not len(starts):
         return np.ones(len(sync.starts), bool)
-    return (place >= 0) & (sync.starts < windows.ends[np.clip(place, 0, None)])
+    place = np.searchsorted(starts, sync.starts, side="right") - 1
+    return (place >= 0) & (sync.starts < ends[np.clip(place, 0, None)])
 
 
 def _outer(sync: Sync) -> Ints:

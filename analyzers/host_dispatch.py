@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 import numpy as np
@@ -33,14 +33,14 @@ from ascend_perf.analyzers._idle import (
     kernels_lost,
     no_idle_words,
     sync_owners,
-    with_waits_between,
+    waits_of,
 )
 from ascend_perf.analyzers._idle_tables import api_table, gap_tables, gc_table, host_activity, launch_table
 from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
-from ascend_perf.analyzers._syncs import line_evidence, syncs
+from ascend_perf.analyzers._syncs import Line, line_evidence, lines_of, syncs
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -54,6 +54,7 @@ NAME: Final = "host-dispatch"
 
 MAX_BLOCKED_RATIO: Final = threshold("H-04", "max_blocked_ratio")
 MIN_LAUNCHES: Final = threshold("H-04", "min_launches")
+MIN_LINE_SHARE_RATIO: Final = threshold("H-05", "min_line_share_ratio")
 MIN_LOG_LEVEL: Final = threshold("H-09", "min_log_level")
 
 MAX_NAME: Final = 120
@@ -88,24 +89,24 @@ def host_dispatch(trace: Trace) -> Result:
         return Result(findings=tuple(f for f, _ in (free,) if f is not None), judged=(free[1],))
     span = host_span(trace, windows)
     launches = launches_of(trace)
-    waits = None if idle is None else with_waits_between(idle, reloading(trace))  # which row V-08 names
+    waits = None if idle is None else waits_of(idle, reloading(trace))  # which row V-08 names
     verdicts: list[Verdict] = [
         data_loader(trace, span),
         compilation(trace, span),
         garbage_collection(trace, span),
         driver_memory(trace, span),
-        _synchronising(trace, waits),
+        _synchronising(trace, None if waits is None else waits.idle),
         _launch_blocking(trace, idle),
         _log_level(trace),
     ]
     found = [finding for finding, _ in verdicts if finding is not None]
     taken = EMPTY
-    if idle is not None and waits is not None and any(finding.code == "H-05" for finding in found):
-        taken = intervals.difference(waits.parts[Cause.SYNC], idle.parts[Cause.SYNC])
-    if idle is not None and has_host and (between := _between(trace, windows, span, found, taken)) is not None:
+    codes = {finding.code for finding in found if _explains(finding)}
+    if waits is not None and "H-05" in codes:
+        taken = waits.own
+    if idle is not None and has_host and (between := _between(trace, windows, span, codes, taken)) is not None:
         # The loader's finding of the same row stays: each names its own part of the time.
         verdicts = [v for v in verdicts if v[1].code != between[1].code or v[0] is not None] + [between]
-    codes = {finding.code for finding in found}
     # Launch blocking makes every gap: then neither the queue nor short kernels explain any.
     claims = {} if idle is None or "H-04" in codes else claims_of(trace, idle)
     verdicts.append(_free(trace, idle, launches, codes, claims))
@@ -126,11 +127,13 @@ def host_dispatch(trace: Trace) -> Result:
     )
 
 
-def _between(
-    trace: Trace, windows: StepWindows, span: Span, found: Sequence[Finding], taken: IntervalSet
-) -> Verdict | None:
+def _explains(finding: Finding) -> bool:
+    """Whether other rows leave a finding's time to it: not where it is told for its line alone."""
+    return finding.code != "H-05" or (finding.share_ratio or 0) >= MIN_SHARE_RATIO.value
+
+
+def _between(trace: Trace, windows: StepWindows, span: Span, codes: Set[str], taken: IntervalSet) -> Verdict | None:
     """D-01 or H-01 for idle time between the steps that neither the data loader nor other rows (`taken`) explain."""
-    codes = {finding.code for finding in found}
     if "H-04" in codes:
         return None
     # H-05 does not count calls that wait before the first task of a step, but those behind its last one: `taken`.
@@ -349,14 +352,16 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
     spent = idle.cause_ns(Cause.SYNC)
     share = share_of(idle.span, spent)
     owners = sync_owners(idle)
-    if share < MIN_SHARE_RATIO.value or not owners:
+    lines = lines_of(syncs(trace, step_windows(trace), idle))
+    is_small = not owners or share < MIN_SHARE_RATIO.value
+    if is_small:
+        lines = [line for line in lines if _is_worth_a_look(line, idle.span)]
+    if is_small and not lines:
         reason = Words(
             f"gaps behind synchronising calls take {format_ratio(share)} of the step",
             f"同步调用之后的空闲占单步 {format_ratio(share)}",
         )
         return None, Judged(code="H-05", verdict="clean", reason=reason)
-    step = span_words(idle.span, share)
-    name, count, most, call = owners[0]
     total = sum(owner[1] for owner in owners)
     sync = idle.sync
     evidence = [
@@ -375,25 +380,50 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
             )
             for owner, calls_of, lost, example in owners[:4]
         ),
-        *line_evidence(syncs(trace, step_windows(trace), idle), idle.span.steps),
+        *(line_evidence(line, idle.span.steps) for line in lines[:1] if line.idle_ns or is_small),
     ]  # fmt: skip
-    api = sync.names[call]
-    by = f"{name} ({api})" if name != api else name
     found = finding(
         "H-05", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="sync", evidence=evidence,
         where=idle.parts[Cause.SYNC], whole_ns=idle.span.step_ns,
-        title=Words(
-            f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
-            f"device then idles {per_step(idle.span, spent)} "
-            f"of {step.en}, most after {by}",
-            f"{total} 次同步调用排空了下发队列：{step.zh}中设备随后空闲 {per_step(idle.span, spent)}"
-            f"（{format_ratio(share)}），主要在 {by} 之后",
-        ),
+        title=_line_title(lines[0], idle.span, spent) if is_small else _sync_title(idle, owners, spent),
         vendor=trace.meta.device.kind, step_ids=idle.span.step_ids, bands=_sync_bands(idle),
-        formula="host's part of the gaps that begin while a synchronising call waits / length of the steps",
+        formula="host's part of the gaps that begin while a synchronising call waits, between two steps no more than "
+        "it waited / length of the steps",
     )  # fmt: skip
-    del count, most
     return found, Judged(code="H-05", verdict="found")
+
+
+def _is_worth_a_look(line: Line, span: Span) -> bool:
+    """Whether a line is told although it costs little: one that reads a value back in each step stops the host from
+    running ahead, whatever it costs on this machine."""
+    return line.is_each_step(span) and (
+        line.reads_back or share_of(span, line.idle_ns) >= MIN_LINE_SHARE_RATIO.value
+    )
+
+
+def _sync_title(idle: Idle, owners: Sequence[tuple[str, int, int, int]], spent: int) -> Words:
+    name, _, _, call = owners[0]
+    api, total, share = idle.sync.names[call], sum(owner[1] for owner in owners), share_of(idle.span, spent)
+    by = f"{name} ({api})" if name != api else name
+    step = span_words(idle.span, share)
+    return Words(
+        f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
+        f"device then idles {per_step(idle.span, spent)} "
+        f"of {step.en}, most after {by}",
+        f"{total} 次同步调用排空了下发队列：{step.zh}中设备随后空闲 {per_step(idle.span, spent)}"
+        f"（{format_ratio(share)}），主要在 {by} 之后",
+    )
+
+
+def _line_title(line: Line, span: Span, spent: int) -> Words:
+    share = share_of(span, spent)
+    step = span_words(span, share)
+    return Words(
+        f"{line.text} waits for the device in each step ({line.by}): the device then idles {per_step(span, spent)} "
+        f"of {step.en}",
+        f"{line.text} 在每一步都等待设备（{line.by}）：{step.zh}中设备随后空闲 {per_step(span, spent)}"
+        f"（{format_ratio(share)}）",
+    )
 
 
 def _sync_bands(idle: Idle) -> tuple[tuple[int, int], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ascend_perf.analyzers._decode import reloading
-from ascend_perf.analyzers._idle import idle_of, with_waits_between
+from ascend_perf.analyzers._idle import idle_of, waits_of
 from ascend_perf.analyzers._steps import step_windows
 from ascend_perf.analyzers._syncs import sync_table
 from ascend_perf.analyzers._syncs import syncs as syncs_in
@@ -28,7 +28,7 @@ def syncs(trace: Trace) -> Result:
     if not len(windows):
         raise NoData(Words("no step in the trace", "数据中没有 step"))
     idle = idle_of(trace)
-    found = syncs_in(trace, windows, None if idle is None else with_waits_between(idle, reloading(trace)))
+    found = syncs_in(trace, windows, None if idle is None else waits_of(idle, reloading(trace)).idle)
     per_step = len(found) / len(windows)
     metric = Metric(name="syncs_per_step", value=per_step, unit="count", better="lower", rank=trace.meta.rank)
     tables = (sync_table(found, len(windows)),) if len(found) else ()

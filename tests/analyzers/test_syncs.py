@@ -73,7 +73,7 @@ def test_the_idle_time_of_the_table_is_that_of_the_finding(make_trace: Make) -> 
 
     assert found.evidence[0].value == item["idle_ns"]
     named = next(e for e in found.evidence if e.name.en == "line of Python that synchronises most")
-    assert named.value == "train.py(12): step (aten::item, 1 per step)"
+    assert named.value == "train.py(12): step (aten::item, 2 x in 2 steps)"
 
 
 def test_calls_outside_of_the_steps_do_not_count(make_trace: Make) -> None:

@@ -32,8 +32,17 @@ KINDS: Final[tuple[Kind, ...]] = (
         note="60 small operators, dispatched one by one; the rows share the idle time between them",
         is_split=True,
     ),
-    Kind(name="python-before-step", make=model.card, plant=host.python_between, codes=rows("D-01 H-01")),
-    Kind(name="python-after-step", make=model.card, plant=host.after_step, codes=rows("H-01 D-01")),
+    # The loss is read at the end of each step: without that the Python would hide behind the device (see test_faults).
+    Kind(
+        name="python-before-step",
+        make=model.card,
+        plant=host.python_between,
+        codes=rows("D-01 H-01"),
+        also=rows("H-05"),
+    ),
+    Kind(
+        name="python-after-step", make=model.card, plant=host.after_step, codes=rows("H-01 D-01"), also=rows("H-05")
+    ),
     Kind(name="sync-item", make=model.card, plant=host.syncing("aten::_local_scalar_dense"), codes=rows("H-05")),
     Kind(
         name="sync-nonzero",
@@ -157,7 +166,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         make=model.images,
         plant=host.preprocess_host,
         codes=rows("D-03 D-01"),
-        also=rows("H-01"),
+        also=rows("H-01 H-05"),
     ),
     Kind(
         name="preprocess-device",
@@ -201,7 +210,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         make=model.data_parallel,
         plant=ranks.late_python,
         codes=rows("N-05 D-01 H-01"),
-        also=rows("N-01 N-10"),
+        also=rows("N-01 N-10 H-05"),
         ranks=(ranks.LATE,),
         affected=(0, 1, 3),
     ),
@@ -248,7 +257,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         plant=ranks.two_late,
         ranks=(2, 5),
         codes=rows("N-05 D-01 H-01"),
-        also=rows("N-01 N-10"),
+        also=rows("N-01 N-10 H-05"),
         affected=(0, 1, 3, 4, 6, 7),
     ),
     # Communication.
@@ -327,7 +336,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         make=model.pipeline,
         plant=ranks.late_first_stage,
         codes=rows("N-05 D-01 H-01"),
-        also=rows("L-01 N-01 N-10"),
+        also=rows("L-01 N-01 N-10 H-05"),
         ranks=(0,),
         affected=(1, 2, 3),
         note="rank 2, behind the late one in its pipeline, is late to its own collectives as well",

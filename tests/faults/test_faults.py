@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 from pathlib import Path
 
 import pytest
 
+from ascend_perf import pipeline
 from tests.faults.evaluate import ALL_KINDS, FIRST, build, details, run, run_control
 from tests.faults.kinds import CONTROLS, KINDS
 from tests.faults.known import KNOWN_FALSE, KNOWN_GAINS, KNOWN_MISSES, KNOWN_NOISE, KNOWN_WEAK
-from tests.faults.machine import Recording, simulate
+from tests.faults.machine import Recording, Sync, simulate
+from tests.faults.planting import Strength
 from tests.faults.writer import clip, minus, union, write_job
 
 NAMES = [kind.name for kind in ALL_KINDS]
@@ -109,3 +112,29 @@ def test_interval_helpers_against_points() -> None:
         left = minus(union(a), union(b))
         assert {p for s, e in left for p in range(s, e)} == points_a - points_b
         assert {p for s, e in clip(union(a), 10, 20) for p in range(s, e)} == points_a & set(range(10, 20))
+
+
+def period_of(recordings: dict[int, Recording]) -> float:
+    """Time from step to step on the device, mean over ranks."""
+    return statistics.fmean(
+        (max(task.start + task.dur for task in one.tasks) - min(task.start for task in one.tasks)) / len(one.steps)
+        for one in recordings.values()
+    )
+
+
+@pytest.mark.parametrize("strength", ["medium", pytest.param("strong", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["preprocess-host", "python-before-step", "python-after-step", "late-python"])
+def test_reading_the_loss_costs_what_the_job_gains_without_it(name: str, strength: Strength, tmp_path: Path) -> None:
+    # The host's own work in these jobs is as long as it is because each step waits for the device before it.
+    kind = kind_of(name)
+    job, recordings, _ = build(kind, strength, 1)
+    write_job(job, recordings, tmp_path)
+    without, _, _ = build(kind, strength, 1)
+    for steps in without.programs.values():
+        steps[:] = [[item for item in step if not isinstance(item, Sync)] for step in steps]
+
+    (told,) = [f for f in pipeline.analyze(pipeline.load(tmp_path)).findings if f.code == "H-05"]
+
+    gained = 1 - period_of(simulate(without)) / period_of(recordings)
+    assert gained > 0.05
+    assert told.share_ratio == pytest.approx(gained, rel=0.07)
