@@ -54,12 +54,8 @@ def decide(base: Side, head: Side, policy: Policy, *, today: date, warn_only: bo
     before = {benchmark.name: benchmark for benchmark in base.results.benchmarks}
     after = {benchmark.name: benchmark for benchmark in head.results.benchmarks}
     for name in dict.fromkeys((*before, *after)):
-        if name not in after:
-            rows.append(_removed(before[name], policy))
-        elif name not in before:
-            rows.append(Row(benchmark=name, kind="status", name="benchmark", outcome="new",
-                            reason=Words("base does not have this benchmark", "BASE 没有该基准"),
-                            simulated=after[name].data_origin == "simulated"))  # fmt: skip
+        if name not in after or name not in before:
+            rows.append(_one_sided(before.get(name), after.get(name), base, head, policy))
         else:
             rows += _benchmark_rows(before[name], after[name], base, head, policy,
                                     counts=not hinders_counts, times=policy.timing and not facts)  # fmt: skip
@@ -102,15 +98,38 @@ def _machine_row(facts: Sequence[tuple[str, object, object]], hinders_counts: bo
     )  # fmt: skip
 
 
-def _removed(benchmark: Benchmark, policy: Policy) -> Row:
-    listed = policy.is_removed(benchmark.name)
-    return Row(
-        benchmark=benchmark.name, kind="status", name="benchmark", outcome="removed" if listed else "regression",
-        reason=Words("removed, as the policy says", "已移除（策略已列出）") if listed
-        else Words("head does not have this benchmark; list it under `removed` if that is meant",
-                   "HEAD 没有该基准；如属预期，请列入策略的 `removed`"),
-        simulated=benchmark.data_origin == "simulated",
-    )  # fmt: skip
+def _one_sided(before: Benchmark | None, after: Benchmark | None, base: Side, head: Side, policy: Policy) -> Row:
+    """The row of a benchmark that one side lacks."""
+    one = before or after
+    assert one is not None
+    row = Row(benchmark=one.name, kind="status", name="benchmark", outcome="new",
+              reason=Words("base does not have this benchmark", "BASE 没有该基准"),
+              simulated=one.data_origin == "simulated")  # fmt: skip
+    if not policy.mixed and (origins := _origins(base, head)) is not None:
+        # Keys name the device: what was measured on a CPU and what is simulated on an NPU never meet by name.
+        return replace(row, kind="work", name="data_origin", outcome="not_comparable", reason=_mixed_words(*origins))
+    if after is not None:
+        return row
+    if policy.is_removed(one.name):
+        return replace(row, outcome="removed", reason=Words("removed, as the policy says", "已移除（策略已列出）"))
+    return replace(row, outcome="regression", reason=Words(
+        "head does not have this benchmark; list it under `removed` if that is meant",
+        "HEAD 没有该基准；如属预期，请列入策略的 `removed`",
+    ))  # fmt: skip
+
+
+def _origins(base: Side, head: Side) -> tuple[str, str] | None:
+    """Of sides of which one is measured and the other simulated throughout; None for others."""
+    left, right = ({one.data_origin for one in side.results.benchmarks} for side in (base, head))
+    return (left.pop(), right.pop()) if len(left) == len(right) == 1 and left != right else None
+
+
+def _mixed_words(base: str, head: str) -> Words:
+    words = {"measured": "实测", "simulated": "仿真"}
+    return Words(
+        f"base is {base}, head is {head}; --simulated compares them nevertheless",
+        f"BASE 为{words[base]}，HEAD 为{words[head]}；如仍需比较：--simulated",
+    )
 
 
 def _benchmark_rows(
@@ -133,11 +152,7 @@ def _rows_of(
                     details=tuple(details), simulated=simulated)]  # fmt: skip
 
     if base.data_origin != head.data_origin and not policy.mixed:
-        words = {"measured": "实测", "simulated": "仿真"}
-        return stopped("data_origin", Words(
-            f"base is {base.data_origin}, head is {head.data_origin}; --simulated compares them nevertheless",
-            f"BASE 为{words[base.data_origin]}，HEAD 为{words[head.data_origin]}；如仍需比较：--simulated",
-        ))  # fmt: skip
+        return stopped("data_origin", _mixed_words(base.data_origin, head.data_origin))
     if simulated and not policy.simulated:
         return stopped("data_origin", Words(
             "both sides are simulated; `simulated: true` in the policy lets them pass for data",

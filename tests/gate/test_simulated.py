@@ -48,6 +48,40 @@ def test_mixed_sides_need_the_option_and_the_simulated_figures_are_marked(tmp_pa
     assert "| 10.01 ms (simulated) | 10.01 ms |" in (tmp_path / "turned" / "gate.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize("names", [("base", "head"), ("head", "base")])
+def test_sides_whose_benchmarks_have_other_names_are_refused_as_mixed_too(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    # Keys name the device: measured on a CPU, simulated on an NPU.
+    measured = side(benchmark("llm-pretrain/tiny/cpu/1"), benchmark("llm-generate/tiny/cpu/1")).results
+    simulated = side(benchmark("llm-pretrain/tiny/npu/1", origin="simulated")).results
+    for name, results in zip(names, (measured, simulated), strict=True):
+        write_results(tmp_path / f"{name}.json", results)
+    words = [str(tmp_path / "base.json"), str(tmp_path / "head.json")]
+
+    refused = CliRunner().invoke(command, [*words, "-o", str(tmp_path / "out")])
+
+    assert refused.exit_code == 4
+    origins = dict(zip(names, ("measured", "simulated"), strict=True))
+    assert f"base is {origins['base']}, head is {origins['head']}; --simulated compares them" in refused.output
+    rows = json.loads((tmp_path / "out" / "gate.json").read_text("utf-8"))["rows"]
+    assert {(row["name"], row["outcome"]) for row in rows} == {("data_origin", "not_comparable")}
+    assert len(rows) == 3
+    # Told to mix, they are what they are: different benchmarks.
+    assert CliRunner().invoke(command, [*words, "--simulated"]).exit_code == 1
+
+
+def test_a_benchmark_that_is_gone_is_no_mixture(tmp_path: Path) -> None:
+    both = side(benchmark("a/tiny/npu/1"), benchmark("b/tiny/npu/1", origin="simulated")).results
+    write_results(tmp_path / "base.json", both)
+    write_results(tmp_path / "head.json", side(benchmark("b/tiny/npu/1", origin="simulated")).results)
+    (tmp_path / "policy.yaml").write_text("schema_version: 1\nsimulated: true\n", "utf-8")
+    words = [str(tmp_path / "base.json"), str(tmp_path / "head.json"), "--policy", str(tmp_path / "policy.yaml")]
+    gone = CliRunner().invoke(command, words)
+    assert gone.exit_code == 1
+    assert "head does not have this benchmark" in gone.output
+
+
 def test_both_sides_simulated_are_both_marked(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text("schema_version: 1\nsimulated: true\n", "utf-8")
     path = str(write_results(tmp_path / "base.json", side(benchmark(origin="simulated")).results))
