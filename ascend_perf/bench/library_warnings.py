@@ -1,8 +1,8 @@
 """Warnings that libraries print while a workload runs: nobody sees them there, and some cost time (an operator that
 falls back to the CPU).
 
-Lines that torch_npu prints in every program, whatever it does, are told apart by their whole text
-(`library_warnings.yaml`): they are no warnings.
+Lines that torch_npu prints in every program, whatever it does, are known by their whole text
+(`library_warnings.yaml`): they are no warnings and are passed over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -69,14 +69,10 @@ class LibraryWarning:
     where: str
     """Place in the library's sources, as it says: file:line; "" when it names none."""
     count: int = 1
-    about: str | None = None
-    """What it means, where every program gets it: it asks for nothing then."""
 
     @property
     def note(self) -> str:
         """What is told about it."""
-        if self.about is not None:
-            return f"nothing to do: {self.about}"
         times = f"{self.count} x " if self.count > 1 else ""
         return f"{WARNED}{times}{self.text}" + (f" ({self.where})" if self.where else "")
 
@@ -85,12 +81,12 @@ def library_warnings(lines: Iterable[str]) -> tuple[LibraryWarning, ...]:
     """The warnings among the lines that the processes of a job wrote, in the order in which they came first.
 
     Args:
-        lines: of standard output and standard error; those that are no warnings are passed over.
+        lines: of standard output and standard error; those that are no warnings are passed over, and known ones.
     """
     raw = Counter[tuple[str, str]]()
     more = 0
     for line in lines:
-        if (found := _warning(line)) is None:
+        if (found := _warning(line)) is None or _is_known(found[0]):
             continue
         if found in raw or len(raw) < MAX_KEPT:
             raw[found] += 1
@@ -101,17 +97,13 @@ def library_warnings(lines: Iterable[str]) -> tuple[LibraryWarning, ...]:
     for (text, where), count in raw.items():
         shown = _shown(text, masks, MAX_LETTERS) or "..."
         counts[shown, _shown(where.rpartition("/")[2], masks, MAX_PLACE)] += count
-    kept = [
-        LibraryWarning(text=text, where=where, count=count, about=_about(text))
-        for (text, where), count in counts.items()
-    ]
+    kept = [LibraryWarning(text=text, where=where, count=count) for (text, where), count in counts.items()]
     return (*kept, *([LibraryWarning(text="", where="", count=more)] if more else []))
 
 
 def notes_of(warnings: Sequence[LibraryWarning]) -> tuple[str, ...]:
-    """What a run says about them: those that ask for something first, and no more than `MAX_WARNINGS`."""
-    ordered = sorted((one for one in warnings if one.text), key=lambda warning: warning.about is not None)
-    notes = list(dict.fromkeys(warning.note for warning in ordered))[:MAX_WARNINGS]
+    """What a run says about them, no more than `MAX_WARNINGS`."""
+    notes = list(dict.fromkeys(warning.note for warning in warnings if warning.text))[:MAX_WARNINGS]
     if rest := sum(warning.count for warning in warnings if not warning.text or warning.note not in notes):
         notes.append(f"{rest} other warnings of libraries")
     return tuple(notes)
@@ -140,10 +132,11 @@ def _shown(text: str, masks: Masks, length: int) -> str:
 
 
 @cache
-def _known() -> tuple[tuple[re.Pattern[str], str], ...]:
+def _known() -> tuple[re.Pattern[str], ...]:
     listed = yaml.safe_load(Path(__file__).with_name("library_warnings.yaml").read_text("utf-8"))
-    return tuple((re.compile(one["text"]), one["about"]) for one in listed)
+    return tuple(re.compile(one["text"]) for one in listed)
 
 
-def _about(text: str) -> str | None:
-    return next((about for known, about in _known() if known.fullmatch(text)), None)
+@lru_cache(maxsize=MAX_KEPT)
+def _is_known(text: str) -> bool:
+    return any(known.fullmatch(text) for known in _known())
