@@ -29,6 +29,8 @@ MAX_DEPTH: Final = 3
 _SEPARATOR: Final = "; "
 _HINT: Final = "\n  hint: "
 """Between what went wrong and the next step in the text of an error."""
+_HINT_BEHIND: Final = " (hint: "
+"""The same in a note, which has one line; a parenthesis ends it."""
 _MARK: Final = re.compile(r"\*|\{([1-9])(!?)\}")
 _STAR: Final = re.compile(r"[*#]")
 _DIGITS: Final = frozenset(f"0123456789.,{THIN_SPACE}")
@@ -91,7 +93,7 @@ def phrase(text: str, column: str = "") -> Words:
     what, hinted, hint = text.partition(_HINT)
     if hinted and what and hint:
         problem, step = phrase(what), phrase(hint)
-        return Words(f"{problem.en} (hint: {step.en})", f"{problem.zh}（提示：{step.zh}）")
+        return _hinted(problem, step)
     return _phrase(text, column, 0) or Words(text or "—", text or "—")
 
 
@@ -120,6 +122,8 @@ def _phrase(text: str, column: str, depth: int) -> Words | None:
     for name in (f"{column}/{text}", text) if column else (text,):
         if found := phrases().get(name):
             return found
+        if said := _with_hint(name, depth):
+            return said
         if _SEPARATOR in text:
             continue
         for pattern in (*_around(name, depth), *_patterns()):
@@ -128,10 +132,24 @@ def _phrase(text: str, column: str, depth: int) -> Words | None:
     return _joined(text.split(_SEPARATOR), depth) if _SEPARATOR in text else None
 
 
+def _with_hint(text: str, depth: int) -> Words | None:
+    """A problem and its hint where both are phrases: what stands around a problem would take the hint for its end."""
+    what, mark, hint = text.removesuffix(")").rpartition(_HINT_BEHIND)
+    if not mark or not text.endswith(")"):
+        return None
+    step = _phrase(hint, "", depth + 1)
+    problem = None if step is None else _phrase(what, "", depth + 1)
+    return None if step is None or problem is None else _hinted(problem, step)
+
+
+def _hinted(problem: Words, step: Words) -> Words:
+    return Words(f"{problem.en} (hint: {step.en})", f"{problem.zh}（提示：{step.zh}）")
+
+
 def _around(text: str, depth: int) -> Iterator[_Pattern]:
     """Phrases that stand around another one: that which they stand around may say more than they do."""
-    for pattern in _patterns():
-        if pattern.is_frame and (parts := pattern.parts_of(text)) and _phrase(parts[-1], "", depth + 1):
+    for pattern in _frames():
+        if (parts := pattern.parts_of(text)) and _phrase(parts[-1], "", depth + 1):
             yield pattern
 
 
@@ -158,6 +176,12 @@ def _patterns() -> tuple[_Pattern, ...]:
         if asked and max(asked) > len(pattern.literals) - 2:
             raise ValueError(f"phrase {'*'.join(pattern.literals)!r} asks for a part that it does not have")
     return tuple(made)
+
+
+@lru_cache(maxsize=1)
+def _frames() -> tuple[_Pattern, ...]:
+    """Patterns around another phrase. Those with words of their own in front come first: they are the outer ones."""
+    return tuple(sorted((p for p in _patterns() if p.is_frame), key=lambda pattern: not pattern.literals[0]))
 
 
 def _template(words: str) -> _Template:

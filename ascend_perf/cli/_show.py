@@ -26,14 +26,31 @@ REFRESH_PER_S: Final = 2
 """Slow on purpose: the display shares the processor with the workload that is being measured."""
 
 _PHASES: Final = {
-    "start": "starting the process of the workload",
-    "build": "building model and data",
-    "warmup": "warm-up, {steps} steps",
-    "measured": "measuring, {steps} steps without the profiler",
-    "profiler_warmup": "warming up the profiler",
-    "profiled": "profiling, {steps} steps",
-    "export": "writing the trace",
-    "checkpoint": "writing the checkpoint",
+    "en": {
+        "start": "starting the process of the workload",
+        "build": "building model and data",
+        "warmup": "warm-up, {steps} steps",
+        "measured": "measuring, {steps} steps without the profiler",
+        "profiler_warmup": "warming up the profiler",
+        "profiled": "profiling, {steps} steps",
+        "export": "writing the trace",
+        "checkpoint": "writing the checkpoint",
+    },
+    "zh": {
+        "start": "正在启动负载进程",
+        "build": "正在构建模型和数据",
+        "warmup": "预热，{steps} 步",
+        "measured": "计时，{steps} 步（不采集）",
+        "profiler_warmup": "正在预热 Profiler",
+        "profiled": "采集，{steps} 步",
+        "export": "正在写出 trace",
+        "checkpoint": "正在写出 checkpoint",
+    },
+}
+READING: Final = {"en": "reading the trace", "zh": "正在读取 trace"}
+_DEVICE: Final = {
+    "en": {"device": "device: {}", "unnamed": "name unknown", "cores": "{} cores"},
+    "zh": {"device": "设备：{}", "unnamed": "名称未知", "cores": "{} 核"},
 }
 
 
@@ -70,11 +87,12 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def progress(lang: Literal["en", "zh"] = "en") -> Iterator[Callable[[Notice], None]]:
     """Shows the phases of a run; device, prediction and warnings are always printed (to standard error)."""
-    with working(_PHASES["start"]) as update:
+    phases = _PHASES[lang]
+    with working(phases["start"]) as update:
 
         def on_notice(notice: Notice) -> None:
             if notice.device is not None:
-                click.echo(f"device: {device_words(notice.device)}", err=True)
+                click.echo(_DEVICE[lang]["device"].format(device_words(notice.device, lang)), err=True)
             elif notice.forecast is not None:
                 click.echo(forecast_words(notice.forecast, lang), err=True)
             elif notice.warning is not None:
@@ -85,17 +103,18 @@ def progress(lang: Literal["en", "zh"] = "en") -> Iterator[Callable[[Notice], No
                 click.echo(f"ascend-perf: {spoken(notice.line, lang)}", err=True)
             elif notice.folder is not None:
                 click.echo(f"ascend-perf: {_FORECAST[lang]['left'].format(notice.folder)}", err=True)
-            elif notice.phase in _PHASES:
-                update(_PHASES[notice.phase].format(steps=notice.steps))
+            elif notice.phase in phases:
+                update(phases[notice.phase].format(steps=notice.steps))
 
         yield on_notice
 
 
-def device_words(device: SeenDevice) -> str:
+def device_words(device: SeenDevice, lang: Literal["en", "zh"] = "en") -> str:
     """One device in a line: cpu · AMD EPYC · 2 cores · 23.5 GiB."""
-    facts = [device.torch_name, device.name or "name unknown"]
+    words = _DEVICE[lang]
+    facts = [device.torch_name, device.name or words["unnamed"]]
     if device.cores is not None:
-        facts.append(f"{device.cores} cores")
+        facts.append(words["cores"].format(device.cores))
     if device.memory_bytes is not None:
         facts.append(format_quantity(device.memory_bytes, "bytes"))
     return " · ".join(facts)
@@ -286,13 +305,15 @@ def plain(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def aloud(update: Callable[[str], None]) -> Callable[[str], None]:
+def aloud(update: Callable[[str], None], lang: Literal["en", "zh"] = "en") -> Callable[[str], None]:
     """For lines about a set-up: on a terminal they are the spinner's text, else each is printed."""
+    from ascend_perf.reports.phrases import spoken
 
     def say(line: str) -> None:
-        update(line)
+        said = spoken(line, lang)
+        update(said)
         if not sys.stderr.isatty():
-            click.echo(f"ascend-perf: {line}", err=True)
+            click.echo(f"ascend-perf: {said}", err=True)
 
     return say
 

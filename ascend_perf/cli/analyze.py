@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import click
 
 from ascend_perf.cli._progress import spinner
 from ascend_perf.units import counted
+
+_WORDS: Final = {
+    "en": {
+        "notice": "{}",
+        "not_read": "not read: {}: {}",
+        "problem": "{}: {}",
+        "left_out": "{} analyzers left out by --only: their rows are not judged",
+        "override": "{} of {} is {:.12g} (default {:.12g})",
+        "pages": "{} ({})",
+        "failed": "{} failed: a bug of ours, the rest of the report stands. Please report it: {}",
+    },
+    "zh": {
+        "notice": "{}",
+        "not_read": "未读取：{}：{}",
+        "problem": "{}：{}",
+        "left_out": "--only 排除了 {} 个分析器：其对应条目未作判断",
+        "override": "{1} 的 {0} 为 {2:.12g}（默认 {3:.12g}）",
+        "pages": "{}（{}）",
+        "failed": "{} 失败：这是本工具的缺陷，报告其余部分有效。请反馈：{}",
+    },
+}
 
 
 @click.command("analyze")
@@ -66,7 +87,13 @@ def command(
     """
     from ascend_perf import pipeline
     from ascend_perf.cli import EXIT_BUG, ISSUES
+    from ascend_perf.reports.phrases import spoken
     from ascend_perf.reports.texts import safe
+
+    words = _WORDS[lang]
+
+    def tell(key: str, *parts: object) -> None:
+        click.echo(f"ascend-perf: {words[key].format(*parts)}", err=True)
 
     folder = out or Path(f"{_name_of(paths[0])}-report")
     with spinner() as progress:
@@ -87,30 +114,26 @@ def command(
         )
     run = result.analysis.run
     for skipped in run.skipped:
-        click.echo(f"ascend-perf: not read: {safe(skipped.path)}: {safe(skipped.problem or '')}", err=True)
+        tell("not_read", safe(skipped.path), safe(spoken(skipped.problem or "", lang)))
     for notice in pipeline.notices(run):
-        click.echo(f"ascend-perf: {notice}", err=True)
+        tell("notice", spoken(notice, lang))
     if left_out := result.analysis.left_out:
-        click.echo(f"ascend-perf: {len(left_out)} analyzers left out by --only: their rows are not judged", err=True)
+        tell("left_out", len(left_out))
     for item in result.analysis.overrides:
-        click.echo(
-            f"ascend-perf: {item.name} of {item.code} is {item.given:.12g} (default {item.default:.12g})", err=True
-        )
+        tell("override", item.name, item.code, item.given, item.default)
     for trace in run.traces:
         for source in trace.meta.sources:
             if source.problem:
-                click.echo(f"ascend-perf: {source.path}: {source.problem}", err=True)
+                tell("problem", source.path, spoken(source.problem, lang))
     click.echo(result.summary)
     for path in result.paths.values():
         click.echo(path)
     if result.rank_pages:
-        click.echo(f"{result.rank_pages[0].parent} ({counted(len(result.rank_pages), 'page')})")
+        count = len(result.rank_pages)
+        pages = f"{count} 个页面" if lang == "zh" else counted(count, "page")
+        click.echo(words["pages"].format(result.rank_pages[0].parent, pages))
     if failed := sorted({outcome.analyzer for outcome in result.analysis.failed}):
-        click.echo(
-            f"ascend-perf: {', '.join(failed)} failed: a bug of ours, the rest of the report stands. "
-            f"Please report it: {ISSUES}",
-            err=True,
-        )
+        tell("failed", ", ".join(failed), ISSUES)
         raise click.exceptions.Exit(EXIT_BUG)
 
 

@@ -223,7 +223,7 @@ def _report(folder: Path, formats: tuple[str, ...], lang: Literal["en", "zh"]) -
     from ascend_perf import pipeline
 
     try:
-        with _show.working("reading the trace") as update:
+        with _show.working(_show.READING[lang]) as update:
             result = pipeline.report(
                 [folder], out=folder / "report", formats=formats, lang=lang, force=True, progress=update
             )

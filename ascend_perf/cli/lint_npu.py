@@ -48,12 +48,12 @@ def command(
     from ascend_perf.collectors.virtual_npu import VirtualNpu, contract
 
     files = contract.python_files(paths)
-    with _show.working("setting up the virtual NPU") as update:
-        facts, _ = contract.facts_of(VirtualNpu(wheel=wheel), _show.aloud(update))
+    with _show.working("setting up the virtual NPU" if lang == "en" else "正在准备虚拟 NPU") as update:
+        facts, _ = contract.facts_of(VirtualNpu(wheel=wheel), _show.aloud(update, lang))
         shown = contract.LEVELS[: contract.LEVELS.index(level) + 1]
         checked = []
         for path in files:
-            update(f"checking {path.name}")
+            update(f"checking {path.name}" if lang == "en" else f"正在检查 {path.name}")
             try:
                 problems = contract.check_file(path, facts)
             except InputError as error:

@@ -144,7 +144,7 @@ def command(
         return
     from ascend_perf import pipeline
 
-    with _show.working("reading the trace") as update:
+    with _show.working(_show.READING[lang]) as update:
         result = pipeline.report(
             [where], out=where / "report", formats=chosen_formats, lang=lang, force=True, progress=update
         )

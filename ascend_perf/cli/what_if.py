@@ -119,7 +119,7 @@ def command(
         most=most, model_config=model_config,
     ))  # fmt: skip
     with _show.working(words["set-up"]) as update:
-        machinery = bench.set_up(devices, _show.aloud(update))
+        machinery = bench.set_up(devices, _show.aloud(update, lang))
         kept = bench.kept_of(machinery)
         click.echo(_plan_line(made, kept, lang, fresh), err=not dry_run)
         if dry_run:

@@ -195,7 +195,7 @@ def _values(model: CostModel, spec: DeviceSpec) -> dict[str, float]:
     missing = [what for what, figure in needed.items() if not figure]
     if missing:
         raise UsageError(
-            f"times cannot be modelled for {spec.name}: the device table does not know {', '.join(missing)}",
+            f"times cannot be modelled for {spec.name}: the device table does not know {'; '.join(missing)}",
             hint="choose a chip of which it does, such as Ascend910B2",
         )
     assert hbm is not None and fp16 is not None and cores is not None and frequency is not None and lanes is not None

@@ -249,7 +249,7 @@ def _json(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path.name} cannot be read: {error}") from None
     if not isinstance(document, dict):
-        raise InputError(f"{path.name} is no object")
+        raise InputError(f"{path.name} is no JSON object")
     return document
 
 

@@ -57,17 +57,17 @@ class VirtualNpu:
                 hint="name it as torch.npu.get_device_name() does, for example Ascend910B2 or Ascend910_9391",
             )
         if self.clock not in ("wall", "modelled"):
-            raise UsageError(f"the clock is {self.clock!r}; it can be wall or modelled")
+            raise UsageError(f"the clock is {self.clock!r}, expected wall or modelled")
         for name in ("world_size", "ranks_per_node", "hbm_bytes"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"{name} is {value!r}; it must be a whole number of at least 1")
+                raise UsageError(f"{name} is {value!r}, expected a whole number of at least 1")
             if value is not None and value > LIMITS[name]:
-                raise UsageError(f"{name} is {value}; it can be {LIMITS[name]} at most")
+                raise UsageError(f"{name} is {value}, expected {LIMITS[name]} at most")
         for name in ("link_bytes_per_s", "node_link_bytes_per_s"):
             rate = getattr(self, name)
             if rate is not None and not 0 < rate < float("inf"):
-                raise UsageError(f"{name} is {rate!r}; it must be above zero")
+                raise UsageError(f"{name} is {rate!r}, expected a number above zero")
         _check_faults(self.faults)
 
     @property
@@ -91,7 +91,7 @@ class VirtualNpu:
             return self.hbm_bytes
         known = self.spec.memory_bytes.value if self.spec else None
         if known is None:
-            raise UsageError(f"the memory of {self.soc} is not known", hint="give it (hbm_bytes)")
+            raise UsageError(f"the memory of {self.soc} is not known", hint="give it: --hbm 64GiB, or hbm_bytes=")
         return int(known)
 
     @property
@@ -133,7 +133,7 @@ def _spec(soc: str) -> DeviceSpec | None:
 def _check_faults(faults: Mapping[str, Sequence[tuple[str | float, ...]]]) -> None:
     for name, entries in faults.items():
         if name not in FAULT_FIELDS:
-            raise UsageError(f"no fault named {name!r}", hint=f"faults: {', '.join(FAULT_FIELDS)}")
+            raise UsageError(f"no fault named {name!r}", hint=f"choose one of these: {', '.join(FAULT_FIELDS)}")
         for values in entries:
             if len(values) != FAULT_FIELDS[name]:
                 raise UsageError(f"fault {name} takes {FAULT_FIELDS[name]} values, not {len(values)}")
@@ -141,4 +141,4 @@ def _check_faults(faults: Mapping[str, Sequence[tuple[str | float, ...]]]) -> No
                 raise UsageError(f"fault {name} holds a tab or a line break")
             last = values[-1]
             if isinstance(last, str) or not 0 <= float(last) < float("inf"):
-                raise UsageError(f"fault {name} ends in {last!r}; it must be a number of at least 0")
+                raise UsageError(f"fault {name} ends in {last!r}, expected a number of at least 0")

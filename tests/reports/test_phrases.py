@@ -212,19 +212,6 @@ def test_what_parsers_say_of_their_input_has_its_chinese() -> None:
     assert untranslated(texts) == {}
 
 
-def test_what_the_set_up_of_a_virtual_npu_says_has_its_chinese() -> None:
-    modules = [ROOT / "collectors" / "virtual_npu" / f"{name}.py" for name in ("_cache", "build", "contract", "wheel")]
-    error = (("what", 0), ("hint", 1))
-    fields: Fields = {"MachineError": error, "InputError": error, "say": (("", 0),), "ValueError": (("", 0),)}
-
-    texts = texts_of(modules, fields)
-
-    assert len(texts) > 60
-    said = {text: phrase(text).zh for text in texts if text != _literals.COMPUTED}
-    left = re.compile(r"(?<![\w/-])(?:a|an|the|is|are|of|to|has|not|no|it|that)(?![\w/-])")  # commands stay
-    assert {text: zh for text, zh in said.items() if not CHINESE.search(zh) or left.search(zh)} == {}
-
-
 def test_a_general_phrase_does_not_stand_for_one_of_the_set_up() -> None:
     assert spoken("pip's package index has no torch-npu wheel for Python 3.9.1 on aarch64", "zh") == (
         "pip 的软件包索引中没有适用于 aarch64 上 Python 3.9.1 的 torch-npu wheel"
