@@ -30,6 +30,7 @@ CLOCK_TOLERANCE_NS: Final = 20_000
 """Host and device clocks agree to tens of us. Source: format reference, 9.5. Status: vendor."""
 
 _SYNC: Final = re.compile(r"synchronize", re.IGNORECASE)
+_WHOLE_DEVICE: Final = re.compile(r"DeviceSynchronize|SynchronizeDevice")
 _COPY: Final = re.compile(r"memcpy", re.IGNORECASE)
 _MEMORY: Final = re.compile(
     r"malloc|memalloc|hostalloc|(?<![a-z])free|Free(?!ze)|memcreate|mapmem|memmap|memunmap", re.IGNORECASE
@@ -277,6 +278,8 @@ def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
     host_end, _, next_launch = _before_next(tasks, gaps)
     drained_by = _drained(idle.sync, gaps.starts, next_launch)
     drained = drained_by >= 0
+    if trace.meta.waits_each_step:  # not the program's own: nobody could take it out
+        drained &= ~np.array([bool(_WHOLE_DEVICE.search(name)) for name in idle.sync.names] + [False], bool)[drained_by]
     starts, until = gaps.starts[drained], host_end[drained]
     causes = causes_of(trace, intervals.merged(starts, until))
     launching = np.zeros(len(trace[HOST_OPS]), bool)

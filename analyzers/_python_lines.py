@@ -23,8 +23,9 @@ _LIBRARY: Final = re.compile(
     r"|^(threading|contextlib|selectors|queue|copy|functools|typing|re|inspect|pickle|random|weakref|subprocess|socket|"
     r"ssl|os|tempfile|abc|enum|dataclasses|runpy|traceback|warnings|types|operator|heapq|bisect|copyreg|struct|"
     r"linecache|codeop|genericpath|posixpath|_bootstrap|_bootstrap_external|signal|shutil|gc|connection)\.py\("
+    r"|(^|/)collectors/(torch_profiler|step_marks|in_process)\.py\(|(^|/)bench/child\.py\("
 )
-"""Frames of the framework and of Python's own library: not what a user would change."""
+"""Frames of the framework, of Python's own library and of the loop that measures here: not what a user would change."""
 MAX_CHAIN: Final = 64
 """Operators around one instant that are looked at. Status: assumed."""
 

@@ -158,7 +158,7 @@ def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> R
         first, *others = traces
         told = _told(found.manifest)
         traces = [first.replace(meta=replace(first.meta, warnings=(*told, *first.meta.warnings))), *others]
-        traces = [_sized(trace, found.manifest) for trace in traces]
+        traces = [_with_facts_of(trace, found.manifest) for trace in traces]
     origins = {trace.meta.data_origin for trace in traces}
     if found.manifest is not None and found.manifest.data_origin == "simulated" and origins == {"measured"}:
         traces = [t.replace(meta=replace(t.meta, data_origin="simulated")) for t in traces]
@@ -168,12 +168,14 @@ def _run(found: _Found, traces: Sequence[Trace], skipped: Sequence[Source]) -> R
     )  # fmt: skip
 
 
-def _sized(trace: Trace, manifest: Manifest) -> Trace:
-    """With the size of the device's memory, which the manifest of a run knows and a profile of an NPU does not."""
+def _with_facts_of(trace: Trace, manifest: Manifest) -> Trace:
+    """With what the manifest of a run knows and a profile does not: the size of an NPU's memory, how it measured."""
     size, device = manifest.device_facts.get("memory_bytes"), trace.meta.device
-    if not isinstance(size, int) or device.memory_bytes is not None or device.kind == "cpu":
-        return trace
-    return trace.replace(meta=replace(trace.meta, device=replace(device, memory_bytes=size)))
+    if isinstance(size, int) and device.memory_bytes is None and device.kind != "cpu":
+        device = replace(device, memory_bytes=size)
+    return trace.replace(meta=replace(
+        trace.meta, device=device, waits_each_step=bool(manifest.timings_ns.get("profiled"))
+    ))  # fmt: skip
 
 
 def _told(manifest: Manifest) -> tuple[str, ...]:

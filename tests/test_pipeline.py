@@ -153,3 +153,14 @@ def test_a_run_that_had_no_trace_to_leave_is_read(
     assert run.manifest is not None and run.manifest.metrics == (metric,)
     assert [trace.meta.data_origin for trace in run.traces] == ["simulated"]
     assert [trace.meta.device.memory_bytes for trace in run.traces] == [7 << 30]
+
+
+@pytest.mark.parametrize("timings_ns", [{}, {"measured": (5, 5)}, {"measured": (5, 5), "profiled": (6,)}])
+def test_the_loop_of_a_run_waits_behind_each_profiled_step(
+    tmp_path: Path, timings_ns: dict[str, tuple[int, ...]]
+) -> None:
+    write_manifest(tmp_path, Manifest(
+        workload="llm-pretrain", device="npu", created="2026-01-01T00:00:00+00:00", data_origin="simulated",
+        timings_ns=timings_ns,
+    ))  # fmt: skip
+    assert [trace.meta.waits_each_step for trace in ap.load(tmp_path).traces] == ["profiled" in timings_ns]

@@ -132,6 +132,8 @@ class Meta:
     warnings: tuple[str, ...] = ()
     clock_base_ns: int = 0
     """Unix time at which the times of the tables are 0: those of a Kineto trace count from a base of its own."""
+    waits_each_step: bool = False
+    """Whether the loop that measured waits for the device behind each step, as that of `ascend-perf run` does."""
 
 
 class Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,26 +226,7 @@ def test_a_call_that_waits_before_the_first_task_is_not_lost_to_the_row_of_synch
 def test_a_loss_that_is_read_behind_the_last_task_of_a_step_is_found_there(
     make_trace: MakeTrace, waited: int, idle: int
 ) -> None:
-    # Steps of 80 ms, 20 ms apart: the call returns 6 ms after the last task; 10 ms of Python; an operator of 4 ms.
-    begin = 180 - waited
-    trace = make_trace(
-        meta=NPU,
-        steps=[
-            {"step_id": n, "start_ns": n * 100 * MS, "dur_ns": 80 * MS, "host_start_ns": (n * 100 - 10) * MS,
-             "host_dur_ns": 100 * MS} for n in (1, 2)
-        ],
-        kernels=[
-            kernel(100 * MS, 80 * MS),
-            {**kernel(200 * MS, 80 * MS, (199 * MS, 200 * MS)), "host_op": 1},
-        ],
-        host_ops=[
-            {"name": "aten::item", "start_ns": (begin - 1) * MS, "dur_ns": (187 - begin) * MS, "thread": 1},
-            {"name": "aten::mm", "start_ns": 196 * MS, "dur_ns": 4 * MS, "thread": 1},
-        ],
-        runtime_calls=[call("aclrtSynchronizeStream", begin * MS, (186 - begin) * MS), call("launch", 199 * MS, MS)],
-    )  # fmt: skip
-
-    outcome = host_dispatch.run_on_trace(trace)
+    outcome = host_dispatch.run_on_trace(read_behind_a_step(make_trace, waited))
 
     found = of(outcome, "H-05")
     assert found.share_ratio == idle / (100 + 80)
@@ -254,6 +236,38 @@ def test_a_loss_that_is_read_behind_the_last_task_of_a_step_is_found_there(
     between = next(one for one in outcome.findings if one.subject == "between steps")
     values = [one.value for one in between.evidence if one.name.en.startswith("device idle")]
     assert values == [(20 - 4) / 2 * MS, (20 - 6) / 2 * MS]  # before the first task, behind the last one
+
+
+@pytest.mark.parametrize("api", ["aclrtSynchronizeDevice", "aclrtSynchronizeStream", "cudaDeviceSynchronize"])
+def test_the_wait_of_the_loop_that_measured_is_not_the_programs(make_trace: MakeTrace, api: str) -> None:
+    trace = read_behind_a_step(make_trace, 59, api, ())
+    assert of(host_dispatch.run_on_trace(trace), "H-05").share_ratio == 20 / 180
+    ours = trace.replace(meta=replace(NPU, waits_each_step=True))
+    assert verdict(host_dispatch.run_on_trace(ours), "H-05").verdict == ("clean" if "Device" in api else "found")
+
+
+def read_behind_a_step(
+    make_trace: MakeTrace, waited: int, api: str = "aclrtSynchronizeStream", ops: tuple[str, ...] = ("aten::item",)
+) -> Trace:
+    """Steps of 80 ms, 20 ms apart: a call that waits so many ms returns 6 ms after the last task; 10 ms of Python; an
+    operator of 4 ms."""
+    begin = 180 - waited
+    return make_trace(
+        meta=NPU,
+        steps=[
+            {"step_id": n, "start_ns": n * 100 * MS, "dur_ns": 80 * MS, "host_start_ns": (n * 100 - 10) * MS,
+             "host_dur_ns": 100 * MS} for n in (1, 2)
+        ],
+        kernels=[
+            kernel(100 * MS, 80 * MS),
+            {**kernel(200 * MS, 80 * MS, (199 * MS, 200 * MS)), "host_op": len(ops)},
+        ],
+        host_ops=[
+            *({"name": name, "start_ns": (begin - 1) * MS, "dur_ns": (187 - begin) * MS, "thread": 1} for name in ops),
+            {"name": "aten::mm", "start_ns": 196 * MS, "dur_ns": 4 * MS, "thread": 1},
+        ],
+        runtime_calls=[call(api, begin * MS, (186 - begin) * MS), call("launch", 199 * MS, MS)],
+    )  # fmt: skip
 
 
 def small_wait(make_trace: MakeTrace, *, ops: tuple[str, ...], api: str, idle_ns: int, steps: int = 3) -> Trace:
