@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,10 @@ from ascend_perf.cli import _show, analyze
 from ascend_perf.collectors.devices import SeenDevice
 from ascend_perf.manifest import write_manifest
 from ascend_perf.model.run import Manifest
+from ascend_perf.reports.phrases import phrase
 from tests._support import Said
+from tests.conftest import ROOT
+from tests.reports import _errors, _literals
 from tests.test_pipeline import trace_file
 
 Command = Callable[..., Said]
@@ -122,3 +126,71 @@ def test_the_words_of_both_languages_have_the_same_places(words: dict[str, dict[
         chinese = words["zh"][key]
         assert len(re.findall(r"\{[^}]*\}", english)) == len(re.findall(r"\{[^}]*\}", chinese))
         assert CHINESE.search(chinese) or not re.search("[a-z]{2}", re.sub(r"\{[^}]*\}", "", english))
+
+
+# ---- what they refuse ------------------------------------------------------------------------------------------------
+
+REFUSING = [
+    *(ROOT / "ascend_perf" / f"{name}.py"
+      for name in ("pipeline", "by_rank", "cli/_folder", "cli/export", "cli/explain", "cli/run", "bench/child")),
+    *(ROOT / "analyzers" / f"{name}.py" for name in ("_choice", "_rules_file")),
+    *(ROOT / "collectors" / f"{name}.py" for name in ("devices", "torch_profiler", "torch_npu")),
+]  # fmt: skip
+
+
+def test_every_text_with_which_they_refuse_has_its_chinese() -> None:
+    errors = set(chain.from_iterable(_errors.of(module) for module in REFUSING))
+    # What is put together from computed parts is tried below.
+    texts = {text for error in errors for text in (error.what, error.hint) if len(re.findall("[a-z]{2,}", text)) > 2}
+    texts = {text for text in texts if not re.match(f"{_literals.COMPUTED}(?:`| {_literals.COMPUTED})", text)}
+
+    assert len(texts) > 60
+    assert {text: phrase(text).zh for text in texts if not CHINESE.search(phrase(text).zh)} == {}
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ("- 1\n", "rules.yaml 的内容为列表，应为排查表的条目"),
+        ("[1]: 2\n", "rules.yaml 以列表为键，应为排查表的条目"),
+        ("C-14: {a: [1]}\n", "rules.yaml 第 1 行：C-14 的 a 为列表，应为数"),
+        ("C-14: 3\n", "rules.yaml 第 1 行：C-14 的内容为'3'，应为阈值及其取值"),
+        ("\nC-14: {min_share_ratio: 7}\n", "rules.yaml 第 2 行：C-14 的 min_share_ratio 为 7，应为 0 至 1 的数"),
+        ("C-14: {min_share_ratio: 0.1, min_share_ratio: 0.2}\n",
+         "rules.yaml 第 1 行：C-14 的 min_share_ratio 重复设置"),
+        ("Z-99: {a: 1}\n", "rules.yaml 第 1 行：排查表中没有条目 'Z-99'"),
+        ("C-14: {nothing: 1}\n", "rules.yaml 第 1 行：条目 C-14 没有阈值 'nothing'；"),
+        ("C-14: {\n", "rules.yaml 第 2 行不是有效的 YAML："),
+    ],
+)  # fmt: skip
+def test_rules_are_refused_in_chinese(command: Command, tmp_path: Path, rules: str, words: str) -> None:
+    (tmp_path / "rules.yaml").write_text(rules, "utf-8")
+
+    said = command("analyze", trace_file(tmp_path / "a.json", 0), "-o", tmp_path / "out", "--lang", "zh",
+                   "--rules", tmp_path / "rules.yaml")  # fmt: skip
+
+    assert said.code == 2
+    what, hint = said.err.splitlines()
+    assert what.startswith(f"ascend-perf: {words}")
+    assert hint.startswith("  提示：")
+    assert CHINESE.search(hint.removeprefix("  提示："))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--rank", 9), "数据中没有 Rank 9；现有：0"),
+        (("--step", 9), "数据中没有 step 9；现有：1, 2"),
+        (("--only", "memry"), "没有分析器 'memry'"),
+        (("--format", "pdf"), "未知的报告格式 pdf；可用：html, json, md"),
+        (("--format", "md", "--all-ranks"), "各 Rank 的页面属于 report.html"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_analyze_are_refused_in_chinese(
+    command: Command, tmp_path: Path, words: tuple[object, ...], line: str
+) -> None:
+    said = command("analyze", trace_file(tmp_path / "a.json", 0), "-o", tmp_path / "out", "--lang", "zh", *words)
+
+    assert said.code == 2
+    assert said.err.splitlines()[0] == f"ascend-perf: {line}"
+    assert not re.search("did you mean|there are|add html", said.err)
