@@ -22,10 +22,16 @@ _LIBRARY: Final = re.compile(
     r"logging|unittest|encodings|ctypes)/"
     r"|^(threading|contextlib|selectors|queue|copy|functools|typing|re|inspect|pickle|random|weakref|subprocess|socket|"
     r"ssl|os|tempfile|abc|enum|dataclasses|runpy|traceback|warnings|types|operator|heapq|bisect|copyreg|struct|"
-    r"linecache|codeop|genericpath|posixpath|_bootstrap|_bootstrap_external|signal|shutil|gc|connection)\.py\("
-    r"|(^|/)collectors/(torch_profiler|step_marks|in_process)\.py\(|(^|/)bench/child\.py\("
+    r"linecache|codeop|genericpath|posixpath|_bootstrap|_bootstrap_external|signal|shutil|gc|connection|"
+    r"pathlib)\.py\("
+    # Call stacks of torch_npu keep the last folder alone, of everything but PyTorch: its own files by their names.
+    r"|^(patches/\w+_patches|npu/(_\w+|mstx|streams|utils|memory|random|graphs|npu_config)|prof_common_func/_\w+|"
+    r"profiler/(_\w+|profiler|profiler_interface|dynamic_profile|scheduler)|utils/_(module|optim|step|npu_trace))\.py\("
+    # What measures here.
+    r"|(^|/)ascend_perf/(bench|collectors)/|^(bench/child|collectors/(_activation|_recorders|in_process|op_recorder|"
+    r"own_loop|step_marks|torch_profiler))\.py\("
 )
-"""Frames of the framework, of Python's own library and of the loop that measures here: not what a user would change."""
+"""Frames of the framework, of Python's own library and of what measures: not what a user would change."""
 MAX_CHAIN: Final = 64
 """Operators around one instant that are looked at. Status: assumed."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._idle import Cause, Idle, Span, Sync, is_copy, syncs_of
-from ascend_perf.analyzers._python_lines import Around, around
+from ascend_perf.analyzers._python_lines import around
 from ascend_perf.analyzers._steps import StepWindows
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Evidence, ResultTable, Words
@@ -19,10 +19,9 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.units import counted
 
 MAX_ROWS: Final = 60
-_READS: Final = frozenset(
-    f"aten::{name}" for name in ("item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select")
-)
-"""Operators whose result the host must know."""
+_COPIES: Final = frozenset(f"aten::{name}" for name in ("to", "_to_copy", "copy_", "pin_memory", "_pin_memory"))
+"""Operators that may wait only because they copy to the device. Others of PyTorch wait for a value, or for the size of
+their result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +35,8 @@ class Syncs:
     op: Text
     """Outermost operator of the same library around the call: `aten::item`, not what it calls itself."""
     line: Text
+    reads: Bools
+    """Whether a value of the device, or the size of a result, is read there."""
     event: Ints
     """Equal for calls within one such operator; another number for each call that has none."""
     blocked_ns: Ints
@@ -67,8 +68,10 @@ def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
         gaps = np.flatnonzero(idle.drained_by >= 0)
         cost = idle.by_gap[list(Cause).index(Cause.SYNC)]
         np.add.at(idle_ns, _outer(sync)[idle.drained_by[gaps]], cost[gaps])
+    api, op = Text.of(sync.names).take(rows), _named(trace, found.outer)
     return Syncs(
-        sync=sync, rows=rows, api=Text.of(sync.names).take(rows), op=_op_names(trace, found), line=found.line,
+        sync=sync, rows=rows, api=api, op=op, line=found.line,
+        reads=op.flags(lambda name: name.startswith("aten::") and name not in _COPIES) | api.flags(is_copy),
         event=np.where(found.outer >= 0, found.outer, -1 - np.arange(len(rows))),
         blocked_ns=(sync.ends - sync.starts)[rows], idle_ns=idle_ns[rows],
     )  # fmt: skip
@@ -142,7 +145,6 @@ def lines_of(found: Syncs) -> list[Line]:
     known = np.flatnonzero(found.line.codes >= 0)
     codes = found.line.codes[known]
     idle, blocked = (np.bincount(codes, spent[known]).astype(np.int64) for spent in (found.idle_ns, found.blocked_ns))
-    reads = found.op.isin(_READS) | found.api.flags(is_copy)
     lines: list[Line] = []
     for code in np.lexsort((-blocked, -idle))[:MAX_ROWS].tolist():
         mine = known[codes == code]
@@ -152,7 +154,7 @@ def lines_of(found: Syncs) -> list[Line]:
         lines.append(
             Line(
                 text=found.line.values[code], by=found.op[row] or found.api[row] or "",
-                count=len(np.unique(found.event[mine])), reads_back=bool(reads[mine].any()),
+                count=len(np.unique(found.event[mine])), reads_back=bool(found.reads[mine].any()),
                 idle_ns=int(idle[code]), start_ns=int(found.sync.starts[found.rows[row]]),
             )
         )  # fmt: skip
@@ -196,11 +198,10 @@ def _nested(sync: Sync) -> Bools:
     return nested
 
 
-def _op_names(trace: Trace, found: Around) -> Text:
+def _named(trace: Trace, rows: Ints) -> Text:
+    """Names of operators; -1 is none."""
     names = trace[HOST_OPS].text("name")
     if not len(names):
-        return Text.full(len(found.op), None)
-    codes = np.where(found.outer >= 0, names.codes[np.clip(found.outer, 0, None)], -1)
+        return Text.full(len(rows), None)
+    codes = np.where(rows >= 0, names.codes[np.clip(rows, 0, None)], -1)
     return Text(codes.astype(np.int32), names.values)
-
-

@@ -35,7 +35,13 @@ STACK = (
         ("torch_npu/utils/_module.py(20): wrapper", False),
         ("multiprocessing/process.py(108): run", False),
         ("threading.py(892): run", False),
-        ("collectors/torch_profiler.py(242): _timed", False),  # of the loop that measures
+        ("patches/npu_patches.py(58): _npu_internal_format_repr", False),  # of torch_npu, in its call stacks
+        ("profiler/_add_mstx_patch.py(28): wrapper", False),
+        ("npu/mstx.py(101): range_start", False),
+        ("models/npu/utils.py(3): to_device", True),
+        ("u/item.py(10): <module>", True),
+        ("collectors/torch_profiler.py(242): _timed", False),  # of what measures
+        ("collectors/_activation.py(180): told", False),
         ("ascend_perf/bench/child.py(180): _run", False),
         ("ascend_perf/workloads/resnet50_train.py(202): step", True),
         ("contextlib.py(75): inner", False),

@@ -195,3 +195,45 @@ def test_a_program_of_the_user_s_own(tmp_path: Path, launcher: bool) -> None:
     # One bucket of three layers of 64 x 64 weights and 64 biases.
     assert stream.totals[f"HcclAllReduce(f32[{3 * (64 * 64 + 64)}], ranks={world})"] == 1
     assert stream.world_size == world
+
+
+LOOP = """
+import torch, torch_npu
+net = torch.nn.Linear(64, 64).npu()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+x = torch.ones(8, 64).npu()
+for _ in range(9):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    {read}
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "by"),
+    [
+        ("loss.item()", "aten::item"), ("print(loss)", "aten::is_nonzero"), ("x[x > 0]", "aten::index"), ("pass", None)
+    ],
+)  # fmt: skip
+def test_a_value_that_is_read_in_each_step_is_found_on_its_line_however_short_the_steps(
+    tmp_path: Path, read: str, by: str | None
+) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(LOOP.format(read=read), "utf-8")
+    words = ["--device", "virtual-npu", "--level", "deep", "--format", "json", "-o", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "ascend_perf", "collect", *words, "--", sys.executable, str(script)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads((folder / "report" / "report.json").read_text("utf-8"))
+    said = [one for one in report["findings"] if one["code"] == "H-05"]
+    if by is None:
+        assert said == []
+        return
+    (told,) = said
+    line = next(number for number, text in enumerate(script.read_text("utf-8").splitlines(), 1) if read in text)
+    lines = [one["value"] for one in told["evidence"] if one["name"].startswith("line of Python")]
+    assert len(lines) == 1 and lines[0].startswith(f"train.py({line}): <module> ({by}, "), lines
