@@ -426,6 +426,7 @@ def is_reloaded(calls: ModelCalls | None) -> bool:
     return often and length > 0 and intervals.total(calls.spent) >= MIN_LOAD_RATIO.value * length
 
 
+@once
 def reloading(trace: Trace) -> IntervalSet:
     """When the host loads the model or takes memory for it, where row V-08 holds; else empty."""
     calls = model_calls(trace)

@@ -205,6 +205,7 @@ def no_idle_words(trace: Trace) -> Words:
     )
 
 
+@once
 def idle_of(trace: Trace) -> Idle | None:
     """The idle gaps of a rank, None when no device task lies in a step, or when its kernels are not in the data.
 
@@ -255,6 +256,7 @@ class Waits:
     """Of the time between steps what is no other work of the host: the calls themselves, and launching again."""
 
 
+@once
 def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
     """The same with the gaps between two steps that begin while a synchronising call waits: a loss that is read at the
     end of the step.

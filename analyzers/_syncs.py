@@ -13,6 +13,7 @@ from ascend_perf.analyzers._python_lines import around
 from ascend_perf.analyzers._steps import StepWindows
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Evidence, ResultTable, Words
+from ascend_perf.model.once import once
 from ascend_perf.model.table import Bools, Ints, Text
 from ascend_perf.model.tables import HOST_OPS
 from ascend_perf.model.trace import Trace
@@ -47,6 +48,7 @@ class Syncs:
         return len(self.rows)
 
 
+@once
 def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
     """The synchronising calls that start in a step. A call within another on its thread counts with that one.
 
