@@ -33,6 +33,9 @@ DENIED: Final = frozenset({"HCCL_IF_IP", "HCCL_WHITELIST_FILE", "NCCL_HOSTID", "
 """They hold addresses, host names, secrets or paths and tell nothing about speed."""
 VIRTUAL_NPU: Final = "ASCEND_PERF_VIRTUAL_NPU"
 """Set in a process that runs on a virtual NPU."""
+SIMULATED_FILE: Final = "ASCEND_PERF_SIMULATED_FILE"
+"""Path of the file that a program of ours makes as soon as it simulates: who started it takes figures from its log, and
+must know what they are."""
 _SECRET: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)(?:_|$)")
 
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^/\s:;,]+/)*(?=[^/\s:;,]*)")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from ascend_perf.bench.figures import percentiles_of
 from ascend_perf.bench.suite_file import External, LogMetric, Served, Take, figures_in, in_ns
 from ascend_perf.collectors import telemetry
 from ascend_perf.collectors._patience import patience
-from ascend_perf.collectors.environment import masked
+from ascend_perf.collectors.environment import SIMULATED_FILE, VIRTUAL_NPU, masked
 from ascend_perf.errors import InputError, MachineError
 from ascend_perf.model.finding import Metric
 from ascend_perf.result_files import LARGEST, SIGNED_UNITS
@@ -30,6 +30,8 @@ TELEMETRY_FILE: Final = "telemetry.csv"
 LOAD_FILE: Final = "load.json"
 FILES: Final = (LOG_FILE, TELEMETRY_FILE, LOAD_FILE)
 """What a run leaves: no trace is among it."""
+MARK_FILE: Final = "simulated"
+"""There while a command runs that has told that it simulates."""
 MAX_LOG_BYTES: Final = 256 << 20
 """Of a log that is searched. Status: assumed."""
 SEARCH_S: Final = 10.0
@@ -52,6 +54,8 @@ class Outcome:
     steps_ns: tuple[int, ...] = ()
     samples_ns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_simulated: bool = False
+    """Whether the command ran on virtual NPUs: `ascend-perf run` or `collect` with them is a command as any other."""
 
 
 def run_command(body: External, folder: Path) -> Outcome:
@@ -66,13 +70,16 @@ def run_command(body: External, folder: Path) -> Outcome:
         InputError: it failed, took too long, or its log lacks a figure.
     """
     started_log = None if body.log is None else _stamp(body.log)
+    mark = (folder / MARK_FILE).resolve()
+    variables = {**os.environ, **dict(body.variables), SIMULATED_FILE: str(mark)}
     with ExitStack() as stack:
         log = stack.enter_context(open(folder / LOG_FILE, "wb"))
+        stack.callback(mark.unlink, missing_ok=True)
         try:
             # A session of its own, so that whatever it starts ends with it.
             process = subprocess.Popen(
                 list(body.command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=body.folder,
-                env={**os.environ, **dict(body.variables)}, start_new_session=True,
+                env=variables, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise MachineError(
@@ -86,6 +93,7 @@ def run_command(body: External, folder: Path) -> Outcome:
             raise InputError(
                 f"the command did not end within {body.timeout_s:g} s", hint="raise timeout_s, see its log.txt"
             ) from None
+        is_simulated = bool(variables.get(VIRTUAL_NPU)) or mark.exists()
     if samples is not None and samples.samples:
         telemetry.write_samples(folder / TELEMETRY_FILE, samples.samples)
     if code:
@@ -93,7 +101,7 @@ def run_command(body: External, folder: Path) -> Outcome:
     if body.log is not None and _stamp(body.log) == started_log:
         raise InputError(f"the command wrote no {body.log.name}", hint="check `log:`")
     text = _text(folder / LOG_FILE if body.log is None else body.log)
-    return figures_of_log(body, text)
+    return replace(figures_of_log(body, text), is_simulated=is_simulated)
 
 
 def figures_of_log(body: External, text: str) -> Outcome:

@@ -263,6 +263,7 @@ class _Ran:
     device: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_simulated: bool = False
 
 
 class _Attempt:
@@ -371,7 +372,10 @@ class _Attempt:
         )  # fmt: skip
         own = dict(body.variables) if isinstance(body, External) else {}
         spoiled = _spoiled({**os.environ, **own}, None)  # what such a command runs on is not known
-        return _Ran(launch=run, config=planned.cell.settings(), notes=(*outcome.notes, *notes, *spoiled))
+        return _Ran(
+            launch=run, config=planned.cell.settings(), notes=(*outcome.notes, *notes, *spoiled),
+            is_simulated=outcome.is_simulated,
+        )
 
     def _kept(self, cell: Cell, folder: Path) -> str | None:
         is_first = not any(run.status == "complete" for run in self._benchmark(cell).launches)
@@ -396,6 +400,7 @@ class _Attempt:
                 benchmark, counts=counts, device=ran.device or benchmark.device,
                 config=ran.config if is_first else benchmark.config,
                 notes=tuple(dict.fromkeys([*notes, *ran.notes])),
+                data_origin="simulated" if ran.is_simulated else benchmark.data_origin,
             )  # fmt: skip
         benchmark = replace(benchmark, launches=(*benchmark.launches, ran.launch))
         self._replace(benchmark)

@@ -6,6 +6,7 @@ of the allocator, groups and sizes of collectives. What is modelled: every durat
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -24,7 +25,7 @@ from ascend_perf.collectors import one_rank, step_marks
 from ascend_perf.collectors import virtual_npu as virtual_npu
 from ascend_perf.collectors.collect_plan import Here
 from ascend_perf.collectors.devices import SeenDevice
-from ascend_perf.collectors.environment import masked
+from ascend_perf.collectors.environment import SIMULATED_FILE, masked
 from ascend_perf.collectors.in_process import LAUNCHERS
 from ascend_perf.collectors.virtual_npu.cost import cost_lines
 from ascend_perf.errors import AscendPerfError, InputError, UsageError
@@ -133,6 +134,9 @@ class VirtualDevices:
         self.record_folder = (folder / RECORD_FOLDER).resolve()
         self.record_folder.mkdir()
         self._variables: dict[str, str] = {}
+        if mark := os.environ.get(SIMULATED_FILE):
+            with contextlib.suppress(OSError):
+                Path(mark).touch()
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """`base` and what makes a process see the virtual devices."""

@@ -169,6 +169,22 @@ def test_a_program_s_log_gives_metrics_and_steps(tmp_path: Path) -> None:
     assert results.fingerprint == machine("cpu")
 
 
+@pytest.mark.parametrize(
+    "told", ["N: 20, HOW: file", "N: 20, ASCEND_PERF_VIRTUAL_NPU: '1'"], ids=["by ascend-perf", "by its variables"]
+)
+def test_figures_of_a_command_on_virtual_devices_are_simulated(tmp_path: Path, told: str) -> None:
+    # `ascend-perf run --device virtual-npu` makes the file; see test_virtual.py.
+    tells = "import os; 'HOW' in os.environ and open(os.environ['ASCEND_PERF_SIMULATED_FILE'], 'w').close(); "
+    program = PROGRAM.replace("import os; ", tells).replace("env: {N: 20}", f"env: {{{told}}}")
+
+    measure(program.replace("runs: 3", "runs: 2"), tmp_path / "out")
+
+    slow, fast = read_results(tmp_path / "out").benchmarks
+    assert (slow.data_origin, fast.data_origin) == ("measured", "simulated")
+    assert [one.status for one in fast.launches] == ["complete"] * 2
+    assert sorted(path.name for path in (tmp_path / "out/runs/0001").iterdir() if path.suffix != ".csv") == ["log.txt"]
+
+
 CRASH = '''
 import os, sys
 from pathlib import Path

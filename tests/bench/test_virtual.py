@@ -257,3 +257,19 @@ def test_operators_that_the_cost_model_does_not_know_are_named_with_their_launch
         "aclnnNever (0)"
     )
     assert virtual.without_class([read_record(small_job(2).write(tmp_path))]) == ()
+
+
+def test_who_takes_figures_from_the_log_is_told_that_they_are_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setattr(virtual.virtual_npu, "prepare", lambda *args, **named: None)
+    monkeypatch.setenv("ASCEND_PERF_SIMULATED_FILE", str(mark))
+    job = virtual.job_of(VirtualNpu(), None, 1)
+    virtual.VirtualDevices(job, tmp_path)
+    assert mark.read_bytes() == b""
+
+    # A place where nothing can be made is no reason to fail.
+    monkeypatch.setenv("ASCEND_PERF_SIMULATED_FILE", str(tmp_path / "none" / "mark"))
+    (tmp_path / "other").mkdir()
+    virtual.VirtualDevices(job, tmp_path / "other")
