@@ -26,7 +26,9 @@ _LIBRARY: Final = re.compile(
     r"pathlib)\.py\("
     # Call stacks of torch_npu keep the last folder alone, of everything but PyTorch: its own files by their names.
     r"|^(patches/\w+_patches|npu/(_\w+|mstx|streams|utils|memory|random|graphs|npu_config)|prof_common_func/_\w+|"
-    r"profiler/(_\w+|profiler|profiler_interface|dynamic_profile|scheduler)|utils/_(module|optim|step|npu_trace))\.py\("
+    r"profiler/(_\w+|profiler|profiler_interface|dynamic_profile|scheduler)|utils/_(module|optim|step|npu_trace)|"
+    r"amp/(sharded_)?grad_scaler|optim/npu_fused_\w+)\.py\("
+    r"|^utils/(storage\.py\(\d+\): _(cpu|deepcopy)|serialization\.py\(\d+\): _npu_save)$"
     # What measures here.
     r"|(^|/)ascend_perf/(bench|collectors)/|^(bench/child|collectors/(_activation|_recorders|in_process|op_recorder|"
     r"own_loop|step_marks|torch_profiler))\.py\("

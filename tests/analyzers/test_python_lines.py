@@ -38,6 +38,11 @@ STACK = (
         ("patches/npu_patches.py(58): _npu_internal_format_repr", False),  # of torch_npu, in its call stacks
         ("profiler/_add_mstx_patch.py(28): wrapper", False),
         ("npu/mstx.py(101): range_start", False),
+        ("utils/storage.py(47): _cpu", False),  # torch.save
+        ("amp/grad_scaler.py(331): step", False),
+        ("optim/npu_fused_optim_base.py(177): _clip_grad_norm_fused_", False),
+        ("utils/storage.py(47): upload", True),
+        ("optim/lamb.py(20): step", True),
         ("models/npu/utils.py(3): to_device", True),
         ("u/item.py(10): <module>", True),
         ("collectors/torch_profiler.py(242): _timed", False),  # of what measures
