@@ -95,9 +95,9 @@ def read_results(path: Path) -> ResultSet:
     node = _Node(_load(path), path.name, "")
     version = node.value.get("schema_version") if isinstance(node.value, dict) else None
     if isinstance(node.value, dict) and (type(version) is not int or version != SCHEMA_VERSION):
-        seen = "no schema_version" if version is None else f"schema_version {_shown(version)}"
+        stated = "no schema_version" if version is None else f"schema_version {_shown(version)}"
         raise InputError(
-            f"{path.name} has {seen}, this ascend-perf reads result files of version {SCHEMA_VERSION}",
+            f"{path.name} has {stated}, this ascend-perf reads result files of version {SCHEMA_VERSION}",
             hint="measure again with this version, or use the version of ascend-perf that wrote the file",
         )
     return _results_of(node)

@@ -21,7 +21,7 @@ from ascend_perf.units import THIN_SPACE
 BOOKS: Final = ("phrases", "formulas", "places", "input", "collect", "tools", "results", "virtual", "workloads")
 """Catalogues of phrases: cells of tables; how a share was computed; where evidence lies; what was read and missing;
 what `ascend-perf collect` says of a run; what other tools say when they cannot go on; what
-`history`, `gate` and `compare` do not take; what runs on virtual NPUs do; what workloads do not take."""
+`bench`, `history`, `gate` and `compare` do not take; what runs on virtual NPUs do; what workloads do not take."""
 
 MAX_DEPTH: Final = 3
 """How deep a part of a phrase may be a phrase itself."""
@@ -31,6 +31,10 @@ _HINT: Final = "\n  hint: "
 """Between what went wrong and the next step in the text of an error."""
 _HINT_BEHIND: Final = " (hint: "
 """The same in a note, which has one line; a parenthesis ends it."""
+_MEANT: Final = ": did you mean "
+"""Between a word that nobody knows and the one that is like it, which a question mark ends."""
+_SPACED: Final = re.compile(r"[\u4e00-\u9fff] $")
+"""Chinese before a part that may be a number or a name; a part that is Chinese too needs no space."""
 _MARK: Final = re.compile(r"\*|\{([1-9])(!?)\}")
 _STAR: Final = re.compile(r"[*#]")
 _DIGITS: Final = frozenset(f"0123456789.,{THIN_SPACE}")
@@ -120,9 +124,9 @@ def _phrase(text: str, column: str, depth: int) -> Words | None:
     if not text or len(text) > MAX_TEXT or depth > MAX_DEPTH:
         return None
     for name in (f"{column}/{text}", text) if column else (text,):
-        if found := phrases().get(name):
+        if (found := phrases().get(name)) and not _STAR.search(name):
             return found
-        if said := _with_hint(name, depth):
+        if said := _with_hint(name, depth) or _with_meant(name, depth):
             return said
         if _SEPARATOR in text:
             continue
@@ -140,6 +144,13 @@ def _with_hint(text: str, depth: int) -> Words | None:
     step = _phrase(hint, "", depth + 1)
     problem = None if step is None else _phrase(what, "", depth + 1)
     return None if step is None or problem is None else _hinted(problem, step)
+
+
+def _with_meant(text: str, depth: int) -> Words | None:
+    """A problem and the word that was meant: what stands at the end of the problem would take both."""
+    what, mark, meant = text.removesuffix("?").rpartition(_MEANT)
+    problem = _phrase(what, "", depth + 1) if mark and text.endswith("?") and _SEPARATOR not in what else None
+    return None if problem is None else Words(f"{problem.en}{_MEANT}{meant}?", f"{problem.zh}：是否指 {meant}？")
 
 
 def _hinted(problem: Words, step: Words) -> Words:
@@ -199,10 +210,12 @@ def _template(words: str) -> _Template:
 
 
 def _filled(template: _Template, parts: tuple[str, ...], lang: Lang, depth: int) -> str:
-    return "".join(item if isinstance(item, str) else _said(item, parts, lang, depth) for item in template)
-
-
-def _said(place: _Part, parts: tuple[str, ...], lang: Lang, depth: int) -> str:
-    text = parts[place.number]
-    words = _phrase(text, "", depth + 1) if place.is_phrase else None
-    return text if words is None else words.en if lang == "en" else words.zh
+    said = ""
+    for item in template:
+        text = item if isinstance(item, str) else parts[item.number]
+        if isinstance(item, _Part) and item.is_phrase and (words := _phrase(text, "", depth + 1)) is not None:
+            text = words.en if lang == "en" else words.zh
+            if "\u4e00" <= text[:1] <= "\u9fff" and _SPACED.search(said):
+                said = said[:-1]
+        said += text
+    return said

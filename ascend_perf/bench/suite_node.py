@@ -39,11 +39,11 @@ class Node:
         """The error to raise."""
         return InputError(f"{self.file}: {self.place} {problem}" if self.place else f"{self.file} {problem}", hint=hint)
 
-    def is_no(self, expected: str) -> InputError:
-        """The error of a value that is something else."""
+    def is_no(self, expected: str, close: str = "") -> InputError:
+        """The error of a value that is something else; `close` names the word that may have been meant."""
         is_plain = not isinstance(self.value, (dict, list))
         shown = repr(self.value)[:60] if is_plain else "a mapping" if isinstance(self.value, dict) else "a list"
-        return self.wrong(f"must be {expected}, got {shown}")
+        return self.wrong(f"must be {expected}, got {shown}{close}")
 
     def keys(self, *allowed: str) -> dict[str, Node]:
         """Of a mapping that has none but these keys."""
@@ -98,8 +98,7 @@ class Node:
     def one_of(self, choices: Sequence[str]) -> str:
         """One of few words."""
         if not isinstance(self.value, str) or self.value not in choices:
-            close = did_you_mean(str(self.value), choices)
-            raise self.is_no(f"one of {', '.join(choices)}{close}")
+            raise self.is_no(f"one of {', '.join(choices)}", did_you_mean(str(self.value), choices))
         return self.value
 
     def flag(self) -> bool:

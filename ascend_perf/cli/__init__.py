@@ -110,7 +110,9 @@ def main() -> None:
         click.echo(shown(error, language(sys.argv[1:])), err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
-        click.echo("ascend-perf: stopped", err=True)
+        from ascend_perf.cli._usage import language
+
+        click.echo(f"ascend-perf: {'已停止' if language(sys.argv[1:]) == 'zh' else 'stopped'}", err=True)
         sys.exit(130)
     except AscendPerfError as error:
         _end(error)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from ascend_perf import __version__
 from ascend_perf.errors import not_obeyed
+from ascend_perf.reports.phrases import spoken
 
 if TYPE_CHECKING:
     from ascend_perf.collectors.virtual_npu.contract import Problem
@@ -69,7 +70,7 @@ def as_text(report: Report, lang: Lang) -> str:
             if one.cure is not None:
                 lines.append(f"    -> {plain(_in(one.cure, lang))}")
         if file.unread:
-            lines.append(f"{words['unread']}: {plain(file.unread)}")
+            lines.append(f"{words['unread']}: {plain(spoken(file.unread, lang))}")
     lines.append(words["sum"].format(
         errors=report.count("error"), warnings=report.count("warning"), notes=report.count("note"),
         files=len(report.files), version=report.torch_npu,
@@ -117,7 +118,7 @@ def as_sarif(report: Report, lang: Lang) -> str:
                 "partialFingerprints": {"ascendPerfLintNpu/v1": hashlib.sha256(key.encode()).hexdigest()[:40]},
             })  # fmt: skip
     notices = [
-        {"level": "error", "message": {"text": plain(file.unread)},
+        {"level": "error", "message": {"text": plain(spoken(file.unread, lang))},
          "locations": [{"physicalLocation": {"artifactLocation": _location(file.path)}}]}
         for file in report.files if file.unread
     ]  # fmt: skip
@@ -144,7 +145,8 @@ def as_github(report: Report, lang: Lang) -> str:
             where = f"file={_property(file.path)},line={one.line},col={one.column},title=lint-npu {one.rule}"
             lines.append(f"::{kind} {where}::{_data(plain(_in(one.said, lang) + cure))}")
         if file.unread:
-            lines.append(f"::error file={_property(file.path)},title=lint-npu::{_data(plain(file.unread))}")
+            unread = _data(plain(spoken(file.unread, lang)))
+            lines.append(f"::error file={_property(file.path)},title=lint-npu::{unread}")
     return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ _SAY: Final = {
         "order": "order", "each": "{} each", "each_unknown": "time of a run unknown",
         "done": "{} of {} runs complete", "no_runs": "no run was complete: {}", "median": "median {}",
         "of": "of {}",
-        "more": "... and {} more",
+        "more": "... and {} more", "warmup": "warm-up", "measured": "measuring", "profiled": "profiling",
         "quiet": "On a machine that does other work (a laptop) times scatter: there a gate on them may say "
         "\"cannot tell\" of equal code. Counts and operators do not scatter.",
     },
@@ -36,7 +36,8 @@ _SAY: Final = {
         "partly": "首轮运行前无法估计时间",
         "order": "顺序", "each": "每次 {}", "each_unknown": "单次时间未知",
         "done": "{} / {} 次运行完成", "no_runs": "没有完成的运行：{}", "median": "中位数 {}", "of": "{}",
-        "more": "……另有 {} 次",
+        "more": "……另有 {} 次", "warmup": "预热", "measured": "计时", "profiled": "采集",
+        "profiler_warmup": "预热 Profiler", "export": "写出 trace",
         "quiet": "机器同时有其他负载（如笔记本电脑）时耗时波动大：代码相同时门禁也可能给出“无法判定”；"
         "计数与算子不受影响。",
     },
@@ -76,6 +77,7 @@ def command(
     from ascend_perf.bench.machines import Place, spread
     from ascend_perf.bench.suite import plan_of, run_suite
     from ascend_perf.bench.suite_file import find_suite, read_suite
+    from ascend_perf.reports.phrases import spoken
 
     say = _SAY[lang]
     path = find_suite(suite)
@@ -92,7 +94,7 @@ def command(
 
         def on_progress(progress: Progress) -> None:
             if progress.problem:
-                said = say["failed"].format(progress.problem)
+                said = say["failed"].format(_show.plain(spoken(progress.problem, lang)))
                 click.echo(f"ascend-perf: {progress.planned.cell.name}: {said}", err=True)
                 return
             text = progress_words(progress, lang)
@@ -159,7 +161,7 @@ def progress_words(progress: Progress, lang: Literal["en", "zh"]) -> str:
     text = say["run"].format(progress.done + 1, progress.total, progress.planned.cell.name)
     if (seconds := progress.left.seconds) is not None:
         text += " · " + say["least" if progress.left.is_least else "left"].format(format_quantity(seconds, "s"))
-    return f"{text} · {progress.phase}" if progress.phase else text
+    return f"{text} · {say.get(progress.phase, progress.phase)}" if progress.phase else text
 
 
 def results_words(results: ResultSet, planned: int, lang: Literal["en", "zh"]) -> str:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ascend_perf.model.run import Run
     from ascend_perf.reports.exports._exporter import Exporter, Request
 
+_NOT_READ: Final = {"en": "not read: {}: {}", "zh": "未读取：{}：{}"}
 
 def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     """Print the formats there are, and end."""
@@ -66,6 +67,7 @@ def command(
     """
     from ascend_perf import pipeline
     from ascend_perf.reports.exports._exporter import Request
+    from ascend_perf.reports.phrases import spoken
     from ascend_perf.reports.texts import safe
 
     exporter = _exporter(name)
@@ -94,9 +96,10 @@ def command(
         else:
             said = _written(exporter, request, target)
     for skipped in run.skipped:
-        click.echo(f"ascend-perf: not read: {safe(skipped.path)}: {safe(skipped.problem or '')}", err=True)
+        line = _NOT_READ[lang].format(safe(skipped.path), safe(spoken(skipped.problem or "", lang)))
+        click.echo(f"ascend-perf: {line}", err=True)
     for notice in said:
-        click.echo(f"ascend-perf: {notice}", err=True)
+        click.echo(f"ascend-perf: {spoken(notice, lang)}", err=True)
     if not to_stdout:
         click.echo(target)
 

@@ -143,6 +143,7 @@ def add(
 
     Each file is committed by itself: what was reported as added stays, whatever happens to the rest.
     """
+    from ascend_perf.reports.phrases import spoken
     from ascend_perf.reports.trends import is_web
     from ascend_perf.result_files import read_results
 
@@ -159,11 +160,11 @@ def add(
             except InputError as error:
                 problems.append(error)
                 if len(files) > 1:
-                    click.echo(f"ascend-perf: {error}", err=True)
+                    click.echo(f"ascend-perf: {spoken(str(error), settings[1])}", err=True)
                 continue
             click.echo(str(say[done.state]).format(path.name, done.id))
             for note in done.notes:
-                click.echo(f"ascend-perf: {note}", err=True)
+                click.echo(f"ascend-perf: {spoken(note, settings[1])}", err=True)
     if problems:
         if len(files) == 1:
             raise problems[0]

@@ -10,6 +10,9 @@ from pathlib import Path
 COMPUTED = "7"
 """Stands for a computed part: a number where one is asked for, and no word that anybody would translate."""
 
+MEANT = ("did_you_mean", "_close")
+"""Functions that end a sentence with the word that was meant, or with nothing."""
+
 MAX_TEXTS = 16
 
 _READ = (ast.Name, ast.IfExp, ast.BinOp, ast.Call)
@@ -31,6 +34,8 @@ def expanded(node: ast.expr, known: dict[str, list[str]]) -> list[str]:
         return [*expanded(node.body, known), *expanded(node.orelse, known)]
     if isinstance(node, ast.Call) and name_of(node) == "counted":
         return [f"{COMPUTED} {text}" for noun in node.args[1:] for text in _plurals(node, expanded(noun, known))]
+    if isinstance(node, ast.Call) and name_of(node) in MEANT:
+        return ["", f": did you mean {COMPUTED}?"]
     if isinstance(node, ast.Name):
         return known.get(node.id, [COMPUTED])
     return [COMPUTED]

@@ -133,14 +133,26 @@ def read(path):
         raise UsageError(what="no path" if path is None else "an empty path", hint=HINT)
     if path == "odd":
         raise bad("it is " + path, "x")
+    if path == "far":
+        raise Node(path).is_no("a list", hint=f"see {HELP}")
     try:
         raise ValueError(f"line {path} is short")
     except (ValueError, KeyError) as error:
         raise MachineError(f"{path} failed: {error}") from error
 """, "utf-8")
 
-    assert _errors.of(module) == {
+    helper = tmp_path / "helper.py"
+    helper.write_text("""
+class Node:
+    def wrong(self, problem, hint=""):
+        return UsageError(f"{self.place} {problem}", hint=hint)
+
+    def is_no(self, expected, hint=""):
+        return self.wrong(f"must be {expected}, got {self.value!r}", hint)
+""", "utf-8")
+
+    assert _errors.of(module, helper) == {
+        _errors.Text("7 must be a list, got 7", "see 7"),
         _errors.Text("no path", "try again"), _errors.Text("an empty path", "try again"),
-        _errors.Text("7 is bad: 7"), _errors.Text("it is 7"), _errors.Text("line 7 is short"),
-        _errors.Text("7 failed: 7"),
+        _errors.Text("x is bad: it is 7"), _errors.Text("line 7 is short"), _errors.Text("7 failed: 7"),
     }  # fmt: skip

@@ -69,7 +69,7 @@ def refusals() -> set[str]:
 
 def test_every_refusal_of_the_sources_has_its_chinese() -> None:
     # What a name may be followed by (": did you mean ...?") is computed as well.
-    texts = {re.sub(r"(?<=[a-z])7$", "", text) for text in refusals() if english(text)}
+    texts = {re.sub(r"(?<=[a-z?])7$", "", text) for text in refusals() if english(text)}
     assert len(texts) > 120
     # A computed rest of a sentence ("leaves 1.5 data ranks") is looked at where layouts are tried.
     left = {text: words for text in texts if (words := left_in_english(text)) and not text.startswith("world of")}
