@@ -19,7 +19,7 @@ from ascend_perf.analyzers._steps import StepWindows, step_windows
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Words
 from ascend_perf.model.once import once
-from ascend_perf.model.table import NULL, Bools, Ints, Table
+from ascend_perf.model.table import NULL, Bools, Ints, Table, Text
 from ascend_perf.model.tables import COMM_OPS, COPIES, HOST_EVENTS, HOST_OPS, KERNELS, RUNTIME_CALLS, STEPS
 from ascend_perf.model.trace import Check, Trace
 
@@ -234,7 +234,9 @@ def idle_of(trace: Trace) -> Idle | None:
     rest = intervals.merged(gaps.starts, host_end)
     launches = intervals.merged(launch_start, host_end)
     sync = syncs_of(trace)
-    drained_by = _drained(sync, gaps.starts, next_launch)
+    ends = np.sort(windows.ends)  # steps that the host marks have the wait behind their last task inside of them
+    closes = np.searchsorted(ends, gaps.ends, side="right") > np.searchsorted(ends, gaps.starts - CLOCK_TOLERANCE_NS)
+    drained_by = _of_program(trace, sync, _drained(sync, gaps.starts, next_launch), closes)
     drained = drained_by >= 0
     parts = _attributed(
         trace, rest, launches, intervals.merged(gaps.starts[drained], host_end[drained]), sync
@@ -253,7 +255,7 @@ class Waits:
     idle: Idle
     """Its span has the time between steps too, its parts have the gaps there under `Cause.SYNC` alone."""
     own: IntervalSet
-    """Of the time between steps what is no other work of the host: the calls themselves, and launching again."""
+    """Of that time between steps what is no other work of the host: the calls themselves, and launching again."""
 
 
 @once
@@ -261,9 +263,8 @@ def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
     """The same with the gaps between two steps that begin while a synchronising call waits: a loss that is read at the
     end of the step.
 
-    Without such calls the host would come to its next launch earlier by as long as they waited in the step: so much of
-    the gap counts, whatever the host does there (data and logs would be done while the device is busy), and in any case
-    the call's own end, launches, and operators that launch.
+    Without such calls the host would come to its next launch earlier by as long as they took since the step began: so
+    much of the gap counts, whatever the host does there (data and logs would be done while the device is busy).
 
     Args:
         idle: of the steps.
@@ -279,22 +280,20 @@ def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
         return Waits(idle=idle, own=EMPTY)
     host_end, _, next_launch = _before_next(tasks, gaps)
     drained_by = _drained(idle.sync, gaps.starts, next_launch)
+    drained_by = _of_program(trace, idle.sync, drained_by, np.ones(len(drained_by), bool))
     drained = drained_by >= 0
-    if trace.meta.waits_each_step:  # not the program's own: nobody could take it out
-        drained &= ~np.array([bool(_WHOLE_DEVICE.search(name)) for name in idle.sync.names] + [False], bool)[drained_by]
     starts, until = gaps.starts[drained], host_end[drained]
     causes = causes_of(trace, intervals.merged(starts, until))
     launching = np.zeros(len(trace[HOST_OPS]), bool)
     rows = trace[KERNELS].ints("host_op")
     launching[rows[rows != NULL]] = True
     dispatch = intervals.intersection(causes[Cause.OP], union_of(trace[HOST_OPS], launching))
-    own = intervals.difference(intervals.union(causes[Cause.SYNC], causes[Cause.LAUNCH], dispatch), spared)
     ahead = _ahead(idle, windows, starts, until, drained_by[drained])
     named = (causes[cause] for cause in (Cause.GC, Cause.DATALOADER, Cause.COMPILE, Cause.MEMORY))
-    sooner = intervals.difference(
+    waits = intervals.difference(
         intervals.merged(starts, np.minimum(until, starts + ahead)), intervals.union(spared, *named)
     )
-    waits = intervals.union(own, sooner)
+    own = intervals.intersection(waits, intervals.union(causes[Cause.SYNC], causes[Cause.LAUNCH], dispatch))
     if not len(waits.starts):
         return Waits(idle=idle, own=EMPTY)
     starts = np.concatenate((idle.gaps.starts, starts))
@@ -311,7 +310,7 @@ def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
 
 def _ahead(idle: Idle, windows: StepWindows, starts: Ints, until: Ints, drained_by: Ints) -> Ints:
     """How much earlier the host would come to the end of each gap between two steps without its synchronising calls:
-    as long as they waited for the device in the step before, less the gaps that this closes before."""
+    as long as these took since the step before began, less the gaps that this closes before."""
     step = np.searchsorted(windows.starts, starts, side="right") - 1
     begin = windows.starts[step]
     closed = intervals.covered(idle.parts[Cause.SYNC], begin, starts)
@@ -322,8 +321,7 @@ def _ahead(idle: Idle, windows: StepWindows, starts: Ints, until: Ints, drained_
     for thread in np.unique(idle.sync.threads[drained_by]).tolist():
         calls, mine = idle.sync.threads == thread, idle.sync.threads[drained_by] == thread
         waits = intervals.merged(idle.sync.starts[calls], idle.sync.ends[calls])
-        waits = intervals.intersection(waits, intervals.merged(*_device_tasks(idle.trace)[:2]))
-        waited[mine] = intervals.covered(waits, begin[mine], starts[mine])
+        waited[mine] = intervals.covered(waits, begin[mine], until[mine])
     ahead: Ints = np.maximum(waited - closed, 0)
     return ahead
 
@@ -421,6 +419,21 @@ def _drained(sync: Sync, gap_starts: Ints, next_launch: Ints) -> Ints:
     return found
 
 
+def _of_program(trace: Trace, sync: Sync, drained_by: Ints, closes: Bools) -> Ints:
+    """The same without the loop that measured: nobody could take out what it waits behind each step.
+
+    Args:
+        trace: the rank.
+        sync: its synchronising calls.
+        drained_by: of some gaps, see `Idle`.
+        closes: whether a step ends in the gap, or has ended before.
+    """
+    if not trace.meta.waits_each_step:
+        return drained_by
+    ours = np.append(Text.of(sync.names).flags(lambda name: bool(_WHOLE_DEVICE.search(name))), False)
+    return np.where(closes & ours[drained_by], -1, drained_by)
+
+
 def _attributed(
     trace: Trace, rest: IntervalSet, launches: IntervalSet, drained: IntervalSet, sync: Sync
 ) -> dict[Cause, IntervalSet]:
@@ -477,6 +490,7 @@ def sync_owners(idle: Idle) -> list[tuple[str, int, int, int]]:
             labels[call] = (names[int(rows[at])] if at >= 0 else None) or idle.sync.names[call]
     for call, spent in zip(calls.tolist(), cost.tolist(), strict=True):
         seen, total, most, best = owner.get(labels[call], (set(), 0, -1, call))
-        owner[labels[call]] = (seen | {call}, total + spent, max(most, spent), call if spent > most else best)
+        seen.add(call)
+        owner[labels[call]] = (seen, total + spent, max(most, spent), call if spent > most else best)
     ranked = sorted(owner.items(), key=lambda item: -item[1][1])
     return [(name, len(seen), total, best) for name, (seen, total, _, best) in ranked]

@@ -178,7 +178,7 @@ def api_table(trace: Trace, idle: Idle | None) -> ResultTable | None:
         "host-apis",
         Words("Host calls by time", "Host API 耗时"),
         (
-            Col("api", "Call", "API", [apis.values[code] for code in keys[0][top].tolist()]),
+            Col("api", "Call", "API", [None if c < 0 else apis.values[c] for c in keys[0][top].tolist()]),
             Col("layer", "Layer", "层", [None if c < 0 else layers.values[c] for c in keys[1][top].tolist()]),
             Col("count", "Calls", "次数", count[top], "count"),
             Col("total_ns", "Time", "耗时", total[top], "ns"),

@@ -115,7 +115,7 @@ def longest_within(trace: Trace, where: IntervalSet, threads: Ints | None = None
     calls = trace[PYTHON_CALLS]
     starts, ends = calls.ints("start_ns"), calls.ends_ns()
     names = calls.text("name")
-    usable = (starts != NULL) & (ends != NULL) & ~names.flags(lambda name: name.startswith(MODULE))
+    usable = (starts != NULL) & (ends != NULL) & names.flags(lambda name: not name.startswith(MODULE))
     if threads is not None:
         usable &= np.isin(calls.ints("thread"), threads)
     if not usable.any() or not len(where.starts):

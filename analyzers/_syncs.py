@@ -38,6 +38,8 @@ class Syncs:
     line: Text
     reads: Bools
     """Whether a value of the device, or the size of a result, is read there."""
+    step: Ints
+    """Index of the step in which the call starts."""
     event: Ints
     """Equal for calls within one such operator; another number for each call that has none."""
     blocked_ns: Ints
@@ -62,8 +64,8 @@ def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
     """
     sync = syncs_of(trace) if idle is None else idle.sync
     steps = windows if idle is None else idle.span
-    inside = _inside(sync, steps.starts, steps.ends) & ~_nested(sync)
-    rows = np.flatnonzero(inside)
+    step = _step_of(sync, steps.starts, steps.ends)
+    rows = np.flatnonzero((step >= 0) & ~_nested(sync))
     found = around(trace, sync.threads[rows], sync.starts[rows])
     idle_ns = np.zeros(len(sync.starts), np.int64)
     if idle is not None:
@@ -74,7 +76,7 @@ def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
     return Syncs(
         sync=sync, rows=rows, api=api, op=op, line=found.line,
         reads=op.flags(lambda name: name.startswith("aten::") and name not in _COPIES) | api.flags(is_copy),
-        event=np.where(found.outer >= 0, found.outer, -1 - np.arange(len(rows))),
+        step=step[rows], event=np.where(found.outer >= 0, found.outer, -1 - np.arange(len(rows))),
         blocked_ns=(sync.ends - sync.starts)[rows], idle_ns=idle_ns[rows],
     )  # fmt: skip
 
@@ -130,15 +132,18 @@ class Line:
     """Its operator, else the call."""
     count: int
     """How often it synchronises: the calls of one operator, such as the copy and the wait of `.item()`, are one."""
-    reads_back: bool
-    """Whether a value of the device is read there."""
+    steps: frozenset[int]
+    """Indexes of the steps in which it does."""
+    read_steps: frozenset[int]
+    """Of those in which it reads a value of the device."""
     idle_ns: int
     start_ns: int
     """The costliest one."""
 
-    def is_each_step(self, span: Span) -> bool:
-        """Whether it synchronises in each marked step; a recording may end before the last one does."""
-        return span.step_ids != (None,) and self.count >= max(1, span.steps - 1)
+
+def is_each_step(steps: frozenset[int], span: Span) -> bool:
+    """Whether these are all marked steps; a recording may end before the last one does."""
+    return span.step_ids != (None,) and steps.issuperset(range(max(1, span.steps - 1)))
 
 
 def lines_of(found: Syncs) -> list[Line]:
@@ -156,7 +161,8 @@ def lines_of(found: Syncs) -> list[Line]:
         lines.append(
             Line(
                 text=found.line.values[code], by=found.op[row] or found.api[row] or "",
-                count=len(np.unique(found.event[mine])), reads_back=bool(found.reads[mine].any()),
+                count=len(np.unique(found.event[mine])), steps=frozenset(found.step[mine].tolist()),
+                read_steps=frozenset(found.step[mine[found.reads[mine]]].tolist()),
                 idle_ns=int(idle[code]), start_ns=int(found.sync.starts[found.rows[row]]),
             )
         )  # fmt: skip
@@ -173,12 +179,13 @@ def line_evidence(line: Line, steps: int) -> Evidence:
     )
 
 
-def _inside(sync: Sync, starts: Ints, ends: Ints) -> Bools:
-    """The calls that start in one of some windows; all where there are none."""
+def _step_of(sync: Sync, starts: Ints, ends: Ints) -> Ints:
+    """Of each call the index of the window in which it starts, -1 outside of them; all are in one where there are
+    none."""
     if not len(starts):
-        return np.ones(len(sync.starts), bool)
+        return np.zeros(len(sync.starts), np.int64)
     place = np.searchsorted(starts, sync.starts, side="right") - 1
-    return (place >= 0) & (sync.starts < ends[np.clip(place, 0, None)])
+    return np.where((place >= 0) & (sync.starts < ends[np.clip(place, 0, None)]), place, -1)
 
 
 def _outer(sync: Sync) -> Ints:

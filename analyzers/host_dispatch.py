@@ -40,7 +40,7 @@ from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
-from ascend_perf.analyzers._syncs import Line, line_evidence, lines_of, syncs
+from ascend_perf.analyzers._syncs import Line, is_each_step, line_evidence, lines_of, syncs
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -160,7 +160,8 @@ def _free(
     # Launch blocking makes every gap: nothing is left for the general row.
     rest = 0 if "H-04" in claimed else total - sum(taken.values())
     share = share_of(span, rest)
-    explained = ", ".join(sorted((claimed & {*_CLAIMED, "H-04"}) | {*claims}))
+    taken = {code: lost for code, lost in taken.items() if lost}  # a row may have found time between the steps alone
+    explained = ", ".join(sorted({*taken} | (claimed & {"H-04"})))
     if share < MIN_SHARE_RATIO.value:
         note = None
         if total != rest:
@@ -182,7 +183,7 @@ def _free(
     step, chief = span_words(span, share), _chief(idle, main)
     ending = ("", "") if chief is None else (chief.en, chief.zh)
     beside, others = ("", ""), per_step(span, sum(taken.values()))
-    if any(taken.values()):
+    if taken:
         who = f"the finding {explained} explains" if len(taken) == 1 else f"the findings {explained} explain"
         beside = f", not counting {others} that {who}", f"（另有 {others} 空闲已由问题 {explained} 解释，未计入）"
     evidence = [
@@ -395,9 +396,10 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
 
 def _is_worth_a_look(line: Line, span: Span) -> bool:
     """Whether a line is told although it costs little: one that reads a value back in each step stops the host from
-    running ahead, whatever it costs on this machine."""
-    return line.is_each_step(span) and (
-        line.reads_back or share_of(span, line.idle_ns) >= MIN_LINE_SHARE_RATIO.value
+    running ahead, whatever it costs on this machine. Of other waits a single step does not show that they come again:
+    a profile often ends with one."""
+    return is_each_step(line.read_steps, span) or (
+        span.steps > 1 and is_each_step(line.steps, span) and share_of(span, line.idle_ns) >= MIN_LINE_SHARE_RATIO.value
     )
 
 
@@ -419,9 +421,9 @@ def _line_title(line: Line, span: Span, spent: int) -> Words:
     share = share_of(span, spent)
     step = span_words(span, share)
     return Words(
-        f"{line.text} waits for the device in each step ({line.by}): the device then idles {per_step(span, spent)} "
-        f"of {step.en}",
-        f"{line.text} 在每一步都等待设备（{line.by}）：{step.zh}中设备随后空闲 {per_step(span, spent)}"
+        f"{line.text} waits for the device in each step ({line.by}): behind synchronising calls the device idles "
+        f"{per_step(span, spent)} of {step.en}",
+        f"{line.text} 在每一步都等待设备（{line.by}）：{step.zh}中设备在同步调用之后空闲 {per_step(span, spent)}"
         f"（{format_ratio(share)}）",
     )
 

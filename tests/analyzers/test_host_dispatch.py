@@ -216,15 +216,15 @@ def test_a_call_that_waits_before_the_first_task_is_not_lost_to_the_row_of_synch
 
 
 @pytest.mark.parametrize(
-    ("waited", "idle"),
+    ("waited", "idle", "launching"),
     [
-        (59, 20),  # without the wait the host would have been there long before: the whole gap is the call's
-        (7, 6 + 1 + 4),  # 7 ms sooner; and the launch
-        (0, 6 + 4),
+        (59, 20, 4),  # without the wait the host would have been there long before: the whole gap is the call's
+        (7, 7 + 6, 0),  # so much sooner, which leaves the operator that launches where it is
+        (0, 6, 0),
     ],
 )
 def test_a_loss_that_is_read_behind_the_last_task_of_a_step_is_found_there(
-    make_trace: MakeTrace, waited: int, idle: int
+    make_trace: MakeTrace, waited: int, idle: int, launching: int
 ) -> None:
     outcome = host_dispatch.run_on_trace(read_behind_a_step(make_trace, waited))
 
@@ -235,7 +235,7 @@ def test_a_loss_that_is_read_behind_the_last_task_of_a_step_is_found_there(
     # these rows' as well: taking it away would help just as much. The call and the launch are not.
     between = next(one for one in outcome.findings if one.subject == "between steps")
     values = [one.value for one in between.evidence if one.name.en.startswith("device idle")]
-    assert values == [(20 - 4) / 2 * MS, (20 - 6) / 2 * MS]  # before the first task, behind the last one
+    assert values == [(20 - launching) / 2 * MS, (20 - 6) / 2 * MS]  # before the first task, behind the last one
 
 
 @pytest.mark.parametrize("api", ["aclrtSynchronizeDevice", "aclrtSynchronizeStream", "cudaDeviceSynchronize"])
@@ -244,6 +244,24 @@ def test_the_wait_of_the_loop_that_measured_is_not_the_programs(make_trace: Make
     assert of(host_dispatch.run_on_trace(trace), "H-05").share_ratio == 20 / 180
     ours = trace.replace(meta=replace(NPU, waits_each_step=True))
     assert verdict(host_dispatch.run_on_trace(ours), "H-05").verdict == ("clean" if "Device" in api else "found")
+
+
+def test_the_general_row_names_the_rows_that_explain_time_within_the_steps_alone(make_trace: MakeTrace) -> None:
+    # The steps of 80 ms: in the first one the device idles for 20 ms, 12 of them in a garbage collection.
+    trace = read_behind_a_step(make_trace, 39)
+    kernels = [
+        kernel(100 * MS, 20 * MS), kernel(140 * MS, 40 * MS, (140 * MS, 140 * MS)),
+        {**kernel(200 * MS, 80 * MS, (199 * MS, 200 * MS)), "host_op": 1},
+    ]  # fmt: skip
+    trace = trace.replace(tables={
+        "kernels": build_table("kernels", kernels),
+        "host_events": build_table("host_events", [event("gc", 121 * MS, 12 * MS)]),
+    })  # fmt: skip
+    outcome = host_dispatch.run_on_trace(trace)
+    assert {"H-05", "H-07"} <= {found.code for found in outcome.findings}
+    (free,) = [found for found in outcome.findings if found.subject == "free"]
+    assert free.share_ratio == 8 / 160
+    assert ", not counting 6 ms that the finding H-07 explains" in free.title.en
 
 
 def read_behind_a_step(
@@ -302,7 +320,7 @@ def test_a_line_that_reads_a_value_back_in_each_step_is_told_whatever_it_costs(m
         )
         found = of(outcome, "H-05")
         assert (found.severity.value, found.share_ratio) == ("low", idle_ns / (100 * MS))
-        assert found.title.en.startswith("train.py(7): step waits for the device in each step (aten::item): the device")
+        assert found.title.en.startswith("train.py(7): step waits for the device in each step (aten::item): behind")
         assert found.evidence[-1].value == "train.py(7): step (aten::item, 3 x in 3 steps)"
         assert found.evidence[0].value == idle_ns
 
@@ -312,6 +330,7 @@ def test_a_line_that_reads_a_value_back_in_each_step_is_told_whatever_it_costs(m
     [
         (("npu::synchronize_stream",), 50_000, 3, False),  # no value is read; 0.05 % of the step
         (("npu::synchronize_stream",), 200_000, 3, True),
+        (("npu::synchronize_stream",), 200_000, 1, False),  # one step does not show that it comes again
         (ITEM, 50_000, 1, True),
         (ITEM, 50_000, 0, False),  # no steps: nobody knows how often
     ],
@@ -321,6 +340,62 @@ def test_other_waits_are_told_where_they_cost_something(
 ) -> None:
     trace = small_wait(make_trace, ops=ops, api="aclrtSynchronizeStreamWithTimeout", idle_ns=idle_ns, steps=steps)
     assert verdict(host_dispatch.run_on_trace(trace), "H-05").verdict == ("found" if is_told else "clean")
+
+
+@pytest.mark.parametrize(
+    ("read_in", "is_told"),
+    [
+        ((0, 0, 0), False),  # as often as there are steps, but in one of them
+        ((0, 1), True),  # the recording may have ended before the last one
+        ((1, 2), False),
+        ((2, 1, 0), True),
+    ],
+)
+def test_a_line_reads_in_each_step_where_all_of_them_have_a_read(
+    make_trace: MakeTrace, read_in: tuple[int, ...], is_told: bool
+) -> None:
+    # Another operator of the same line waits in each step, as a copy to the device does: for nothing that is read.
+    at = [(step * 1000 + 100 + 50 * n, "aten::item") for n, step in enumerate(read_in)]
+    at += [(step * 1000 + 800, "aten::to") for step in range(3)]
+    trace = make_trace(
+        meta=NPU,
+        steps=[{"step_id": step, "start_ns": step * 1000, "dur_ns": 1000} for step in range(3)],
+        kernels=[kernel(step * 1000, 1000) for step in range(3)],
+        runtime_calls=[call("aclrtSynchronizeStream", start + 5, 20) for start, _ in at],
+        host_ops=[op(name, start, 30) | {"stack": "train.py(7): step"} for start, name in at],
+    )
+    assert verdict(host_dispatch.run_on_trace(trace), "H-05").verdict == ("found" if is_told else "clean")
+
+
+@pytest.mark.parametrize(
+    ("apart", "idle"),  # us between the host's steps; behind kernels to the next launch or the end of the step
+    [(0, 2 * (300 + 55) + 300), (100, 3 * 300)],
+)
+def test_the_wait_of_the_loop_that_measured_lies_inside_of_steps_that_the_host_marks(
+    make_trace: MakeTrace, apart: int, idle: int
+) -> None:
+    # Steps of 1000 us: the host launches in [50, 55) and waits in [60, 710); the kernel runs in [100, 700).
+    begin = [n * (1000 + apart) * 1000 for n in range(3)]
+    trace = make_trace(
+        meta=GPU,
+        steps=[{"step_id": n, "start_ns": start, "dur_ns": MS} for n, start in enumerate(begin)],
+        kernels=[kernel(start + 100_000, 600_000, (start + 50_000, start + 55_000)) for start in begin],
+        runtime_calls=[call("cudaDeviceSynchronize", start + 60_000, 650_000) for start in begin],
+    )
+    found = of(host_dispatch.run_on_trace(trace), "H-05")
+    assert found.share_ratio == pytest.approx(idle / 3000)
+    ours = trace.replace(meta=replace(GPU, waits_each_step=True))
+    assert verdict(host_dispatch.run_on_trace(ours), "H-05").verdict == "clean"
+
+
+def test_a_wait_for_the_whole_device_in_the_middle_of_a_step_is_the_programs(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=replace(GPU, waits_each_step=True),
+        steps=STEP,
+        kernels=[kernel(0, 400, (0, 0)), kernel(700, 300, (690, 700))],
+        runtime_calls=[call("cudaDeviceSynchronize", 100, 310)],
+    )
+    assert of(host_dispatch.run_on_trace(trace), "H-05").share_ratio == 0.3
 
 
 def test_the_copy_and_the_wait_of_one_operator_are_one_synchronisation(make_trace: MakeTrace) -> None:
@@ -443,6 +518,19 @@ def test_the_profilers_own_cost_is_mentioned(make_trace: MakeTrace) -> None:
     trace = make_trace(meta=meta, steps=STEP, kernels=[kernel(0, 500)], host_ops=[op("aten::add", 500, 500)])
 
     assert "with_stack, profile_memory" in of(host_dispatch.run_on_trace(trace), "H-01").cause.en
+
+
+def test_calls_without_a_name_stop_nothing(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=NPU, steps=[{"step_id": 1, "start_ns": 0, "dur_ns": 100 * MS}], kernels=[kernel(0, 50 * MS)],
+        runtime_calls=[call("aclrtSynchronizeStream", 0, 51 * MS), {**call("", 60 * MS, 9 * MS), "api": None}],
+        host_events=[event("dataloader", 55 * MS, 45 * MS)],
+        python_calls=[{"name": None, "start_ns": 55 * MS, "dur_ns": 45 * MS, "thread": 1}],
+    )  # fmt: skip
+    outcome = host_dispatch.run_on_trace(trace)
+    (table,) = [table for table in outcome.tables if table.name == "host-apis"]
+    assert table.column("api") == ("aclrtSynchronizeStream", None)
+    assert of(outcome, "D-01").share_ratio == 0.45
 
 
 def test_driver_memory_calls_inside_the_step_are_found(make_trace: MakeTrace) -> None:
