@@ -154,7 +154,7 @@ class Sync:
     starts: Ints
     ends: Ints
     threads: Ints
-    names: tuple[str, ...]
+    names: Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,7 +400,7 @@ def syncs_of(trace: Trace) -> Sync:
     apis = calls.text("api")
     return Sync(
         starts=starts[rows], ends=ends[rows], threads=calls.ints("thread")[rows],
-        names=tuple(apis[row] or "" for row in rows.tolist()),
+        names=apis.take(rows),
     )  # fmt: skip
 
 
@@ -430,7 +430,7 @@ def _of_program(trace: Trace, sync: Sync, drained_by: Ints, closes: Bools) -> In
     """
     if not trace.meta.waits_each_step:
         return drained_by
-    ours = np.append(Text.of(sync.names).flags(lambda name: bool(_WHOLE_DEVICE.search(name))), False)
+    ours = np.append(sync.names.flags(lambda name: bool(_WHOLE_DEVICE.search(name))), False)
     return np.where(closes & ours[drained_by], -1, drained_by)
 
 
@@ -464,33 +464,3 @@ def _attributed(
             rest = intervals.difference(rest, union)
     parts[Cause.NOTHING] = rest
     return parts
-
-
-def sync_owners(idle: Idle) -> list[tuple[str, int, int, int]]:
-    """(name, calls, idle ns, call index) of what issued the calls that drained the queue, the costliest first.
-
-    The name is the innermost framework operator around the call (`aten::_local_scalar_dense` for `.item()`), else the
-    call itself.
-    """
-    gaps = np.flatnonzero(idle.drained_by >= 0)
-    if not len(gaps):
-        return []
-    cost = idle.by_gap[list(Cause).index(Cause.SYNC)][gaps]
-    calls = idle.drained_by[gaps]
-    ops = idle.trace[HOST_OPS]
-    names, threads = ops.text("name"), ops.ints("thread")
-    op_starts, op_ends = ops.ints("start_ns"), ops.ends_ns()
-    owner: dict[str, tuple[set[int], int, int, int]] = {}
-    labels: dict[int, str] = {}
-    for thread in np.unique(idle.sync.threads[calls]).tolist():
-        mine = np.unique(calls[idle.sync.threads[calls] == thread])
-        rows = np.flatnonzero((threads == thread) & (op_starts != NULL) & (op_ends != NULL))
-        inner = intervals.enclosing(op_starts[rows], op_ends[rows], idle.sync.starts[mine])
-        for call, at in zip(mine.tolist(), inner.tolist(), strict=True):
-            labels[call] = (names[int(rows[at])] if at >= 0 else None) or idle.sync.names[call]
-    for call, spent in zip(calls.tolist(), cost.tolist(), strict=True):
-        seen, total, most, best = owner.get(labels[call], (set(), 0, -1, call))
-        seen.add(call)
-        owner[labels[call]] = (seen, total + spent, max(most, spent), call if spent > most else best)
-    ranked = sorted(owner.items(), key=lambda item: -item[1][1])
-    return [(name, len(seen), total, best) for name, (seen, total, _, best) in ranked]

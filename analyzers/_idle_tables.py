@@ -66,7 +66,7 @@ def host_activity(idle: Idle, gap: int) -> str | None:
     cause = list(Cause)[int(idle.by_gap[:, gap].argmax())]
     start, end = int(idle.gaps.starts[gap]), int(idle.gaps.ends[gap])
     if cause is Cause.SYNC and idle.drained_by[gap] >= 0:
-        return idle.sync.names[int(idle.drained_by[gap])]
+        return idle.sync.names[int(idle.drained_by[gap])] or ""
     trace = idle.trace
     calls, events, ops = trace[RUNTIME_CALLS], trace[HOST_EVENTS], trace[HOST_OPS]
     kinds = events.text("kind")

@@ -88,7 +88,7 @@ def around(trace: Trace, threads: Ints, at: Ints) -> Around:
     if not len(ops):
         none = np.full(len(at), -1, np.int64)
         return Around(op=none, outer=none, line=line, module=module)
-    inner, up = _ops_around(ops, threads, at)
+    inner, up = ops_around(ops, threads, at)
     line = _first(_stacks(ops, inner, up), line)
     forward = _forward(ops, inner, up)
     rows = np.flatnonzero((forward >= 0) & ((line.codes < 0) | (module.codes < 0)))
@@ -133,7 +133,7 @@ def longest_within(trace: Trace, where: IntervalSet, threads: Ints | None = None
     return [(names.values[at], round(spent[at])) for at in order.tolist() if spent[at] > 0]
 
 
-def _ops_around(ops: Table, threads: Ints, at: Ints) -> tuple[Ints, Ints]:
+def ops_around(ops: Table, threads: Ints, at: Ints) -> tuple[Ints, Ints]:
     """Row of the innermost operator around each instant, and for every operator the one around it; -1 for none."""
     starts, ends, own = ops.ints("start_ns"), ops.ends_ns(), ops.ints("thread")
     usable = (starts != NULL) & (ends != NULL)

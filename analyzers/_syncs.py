@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_perf import intervals
 from ascend_perf.analyzers._idle import Cause, Idle, Span, Sync, is_copy, syncs_of
-from ascend_perf.analyzers._python_lines import around
+from ascend_perf.analyzers._python_lines import around, ops_around
 from ascend_perf.analyzers._steps import StepWindows
 from ascend_perf.analyzers._tables import Col, result_table
 from ascend_perf.model.finding import Evidence, ResultTable, Words
@@ -72,13 +72,47 @@ def syncs(trace: Trace, windows: StepWindows, idle: Idle | None) -> Syncs:
         gaps = np.flatnonzero(idle.drained_by >= 0)
         cost = idle.by_gap[list(Cause).index(Cause.SYNC)]
         np.add.at(idle_ns, _outer(sync)[idle.drained_by[gaps]], cost[gaps])
-    api, op = Text.of(sync.names).take(rows), _named(trace, found.outer)
+    api, op = sync.names.take(rows), _named(trace, found.outer)
     return Syncs(
         sync=sync, rows=rows, api=api, op=op, line=found.line,
         reads=op.flags(lambda name: name.startswith("aten::") and name not in _COPIES) | api.flags(is_copy),
         step=step[rows], event=np.where(found.outer >= 0, found.outer, -1 - np.arange(len(rows))),
         blocked_ns=(sync.ends - sync.starts)[rows], idle_ns=idle_ns[rows],
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """What issued calls that drained the queue."""
+
+    name: str
+    """Innermost operator around the calls (`aten::_local_scalar_dense` for `.item()`), else the call itself."""
+    count: int
+    """The calls of one operator, such as its wait and its copy, are one."""
+    idle_ns: int
+    call: int
+    """Index into `Sync` of the costliest."""
+
+
+def owners_of(idle: Idle) -> list[Owner]:
+    """What issued the calls that drained the queue, the costliest first."""
+    gaps = np.flatnonzero(idle.drained_by >= 0)
+    cost, by = idle.by_gap[list(Cause).index(Cause.SYNC)][gaps], idle.drained_by[gaps]
+    sync, names = idle.sync, idle.trace[HOST_OPS].text("name")
+    calls, place = np.unique(by, return_inverse=True)
+    op, _ = ops_around(idle.trace[HOST_OPS], sync.threads[calls], sync.starts[calls])
+    own = np.append(names.codes, -1)[op].astype(np.int64)
+    own = np.where(own >= 0, own, len(names.values) + 1 + sync.names.codes[calls])
+    labels, label = np.unique(own, return_inverse=True)
+    pairs = np.unique(np.stack((label, np.where(op >= 0, op, -1 - calls))), axis=1)
+    count, spent = np.bincount(pairs[0], minlength=len(labels)), np.bincount(label[place], cost, len(labels))
+    by_cost, best = np.lexsort((-np.arange(len(gaps)), cost)), np.zeros(len(labels), np.int64)
+    best[label[place][by_cost]] = by[by_cost]
+    values = [*names.values, "", *sync.names.values]
+    return [
+        Owner(name=values[labels[at]], count=int(count[at]), idle_ns=int(spent[at]), call=int(best[at]))
+        for at in np.argsort(-spent, kind="stable").tolist()
+    ]
 
 
 def sync_table(found: Syncs, steps: int) -> ResultTable:

@@ -32,7 +32,6 @@ from ascend_perf.analyzers._idle import (
     is_sync,
     kernels_lost,
     no_idle_words,
-    sync_owners,
     waits_of,
 )
 from ascend_perf.analyzers._idle_tables import api_table, gap_tables, gc_table, host_activity, launch_table
@@ -40,7 +39,7 @@ from ascend_perf.analyzers._launches import Launches, launches_of, quantiles
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of, step_words
 from ascend_perf.analyzers._steps import StepWindows, step_windows
-from ascend_perf.analyzers._syncs import Line, is_each_step, line_evidence, lines_of, syncs
+from ascend_perf.analyzers._syncs import Line, Owner, is_each_step, line_evidence, lines_of, owners_of, syncs
 from ascend_perf.analyzers._thresholds import threshold
 from ascend_perf.intervals import EMPTY, IntervalSet
 from ascend_perf.model.finding import Evidence, Finding, Judged, Metric, Result, ResultTable, Words
@@ -352,7 +351,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
         return None, Judged(code="H-05", verdict="not_judged", reason=no_calls(trace))
     spent = idle.cause_ns(Cause.SYNC)
     share = share_of(idle.span, spent)
-    owners = sync_owners(idle)
+    owners = owners_of(idle)
     lines = lines_of(syncs(trace, step_windows(trace), idle))
     is_small = not owners or share < MIN_SHARE_RATIO.value
     if is_small:
@@ -363,7 +362,7 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
             f"同步调用之后的空闲占单步 {format_ratio(share)}",
         )
         return None, Judged(code="H-05", verdict="clean", reason=reason)
-    total = sum(owner[1] for owner in owners)
+    total = sum(owner.count for owner in owners)
     sync = idle.sync
     evidence = [
         Evidence(
@@ -374,12 +373,12 @@ def _synchronising(trace: Trace, idle: Idle | None) -> Verdict:
         ),
         *(
             Evidence(
-                name=Words(f"idle behind {owner}", f"{owner} 之后的空闲"), value=lost, unit="ns",
-                where=f"{counted(calls_of, 'call')}; longest gap after {sync.names[example]}, "
-                f"thread {int(sync.threads[example])}",
-                start_ns=int(sync.starts[example]),
+                name=Words(f"idle behind {owner.name}", f"{owner.name} 之后的空闲"), value=owner.idle_ns, unit="ns",
+                where=f"{counted(owner.count, 'call')}; longest gap after {sync.names[owner.call]}, "
+                f"thread {int(sync.threads[owner.call])}",
+                start_ns=int(sync.starts[owner.call]),
             )
-            for owner, calls_of, lost, example in owners[:4]
+            for owner in owners[:4]
         ),
         *(line_evidence(line, idle.span.steps) for line in lines[:1] if line.idle_ns or is_small),
     ]  # fmt: skip
@@ -403,10 +402,10 @@ def _is_worth_a_look(line: Line, span: Span) -> bool:
     )
 
 
-def _sync_title(idle: Idle, owners: Sequence[tuple[str, int, int, int]], spent: int) -> Words:
-    name, _, _, call = owners[0]
-    api, total, share = idle.sync.names[call], sum(owner[1] for owner in owners), share_of(idle.span, spent)
-    by = f"{name} ({api})" if name != api else name
+def _sync_title(idle: Idle, owners: Sequence[Owner], spent: int) -> Words:
+    first, total, share = owners[0], sum(owner.count for owner in owners), share_of(idle.span, spent)
+    api = idle.sync.names[first.call]
+    by = f"{first.name} ({api})" if first.name != api else first.name
     step = span_words(idle.span, share)
     return Words(
         f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_perf import intervals
-from ascend_perf.analyzers._idle import Cause, idle_of, sync_owners
+from ascend_perf.analyzers._idle import Cause, idle_of
 from ascend_perf.analyzers._launches import launches_of
+from ascend_perf.analyzers._syncs import Owner, owners_of
 from ascend_perf.analyzers.host_dispatch import host_dispatch
 from ascend_perf.model.finding import Finding, Judged, Outcome
 from ascend_perf.model.trace import Check, Device, Meta, ProfilerSettings, Trace
@@ -110,7 +111,7 @@ def test_a_call_that_drains_the_queue_owns_the_gap_behind_it(make_trace: MakeTra
     assert "aten::_local_scalar_dense (cudaStreamSynchronize)" in found.title.en
     idle = idle_of(trace)
     assert idle is not None
-    assert sync_owners(idle) == [("aten::_local_scalar_dense", 1, 360, 0)]
+    assert owners_of(idle) == [Owner(name="aten::_local_scalar_dense", count=1, idle_ns=360, call=0)]
     # 40 ns remain, launch latency: 4 % of the step is a remark on the general row.
     rest = of(outcome, "H-01")
     assert rest.share_ratio == pytest.approx(0.04)
