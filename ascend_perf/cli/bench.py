@@ -25,7 +25,7 @@ _SAY: Final = {
         "partly": "time not known before the first runs",
         "order": "order", "each": "{} each", "each_unknown": "time of a run unknown",
         "done": "{} of {} runs complete", "no_runs": "no run was complete: {}", "median": "median {}",
-        "of": "of {}",
+        "of": "of {}", "simulated": "{} (simulated)",
         "more": "... and {} more", "warmup": "warm-up", "measured": "measuring", "profiled": "profiling",
         "quiet": "On a machine that does other work (a laptop) times scatter: there a gate on them may say "
         "\"cannot tell\" of equal code. Counts and operators do not scatter.",
@@ -36,6 +36,7 @@ _SAY: Final = {
         "partly": "首轮运行前无法估计时间",
         "order": "顺序", "each": "每次 {}", "each_unknown": "单次时间未知",
         "done": "{} / {} 次运行完成", "no_runs": "没有完成的运行：{}", "median": "中位数 {}", "of": "{}",
+        "simulated": "{}（仿真）",
         "more": "……另有 {} 次", "warmup": "预热", "measured": "计时", "profiled": "采集",
         "profiler_warmup": "预热 Profiler", "export": "写出 trace",
         "quiet": "机器同时有其他负载（如笔记本电脑）时耗时波动大：代码相同时门禁也可能给出“无法判定”；"
@@ -187,4 +188,6 @@ def _figure(one: Benchmark, lang: Literal["en", "zh"]) -> tuple[str, str, str]:
     if not name:
         return "—", "", say["of"].format(_runs(len(runs), lang))
     median = format_quantity(statistics.median(values[name]), units[name])
+    if one.data_origin == "simulated":
+        median = say["simulated"].format(median)
     return name, say["median"].format(median), say["of"].format(_runs(len(values[name]), lang))

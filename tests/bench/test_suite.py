@@ -22,6 +22,7 @@ from ascend_perf.bench.scenario import figures_of_log, run_command
 from ascend_perf.bench.suite import Progress, commit_of, latencies_of, run_suite, without_cut
 from ascend_perf.bench.suite_file import External, LogMetric
 from ascend_perf.cli import cli
+from ascend_perf.cli.bench import results_words
 from ascend_perf.errors import InputError, Interrupted, MachineError, UsageError
 from ascend_perf.model.finding import Metric
 from ascend_perf.model.result import SPOILED, ResultSet
@@ -181,6 +182,11 @@ def test_figures_of_a_command_on_virtual_devices_are_simulated(tmp_path: Path, t
 
     slow, fast = read_results(tmp_path / "out").benchmarks
     assert (slow.data_origin, fast.data_origin) == ("measured", "simulated")
+    said = results_words(read_results(tmp_path / "out"), 4, "en").splitlines()
+    assert [line.split() for line in said[1:]] == [
+        ["train/slow", "speed", "median", "10", "/s", "of", "2", "runs"],
+        ["train/fast", "speed", "median", "20", "/s", "(simulated)", "of", "2", "runs"],
+    ]
     assert [one.status for one in fast.launches] == ["complete"] * 2
     assert sorted(path.name for path in (tmp_path / "out/runs/0001").iterdir() if path.suffix != ".csv") == ["log.txt"]
 
