@@ -24,11 +24,23 @@ MAX_OWNERS: Final = 4
 MAX_BANDS: Final = 4
 
 
-def synchronising(trace: Trace, idle: Idle | None) -> Verdict:
-    """H-05: the host waited for the device, so that nothing was queued when the device finished."""
+def synchronising(trace: Trace, idle: Idle | None, *, is_blocking: bool) -> Verdict:
+    """H-05: the host waited for the device, so that nothing was queued when the device finished.
+
+    Args:
+        trace: the rank.
+        idle: see `waits_of`.
+        is_blocking: whether every launch waits for its task: row H-04 has the idle time then.
+    """
     calls = trace[RUNTIME_CALLS]
     if idle is None or not len(calls):
         return None, Judged(code="H-05", verdict="not_judged", reason=no_calls(trace))
+    if is_blocking:
+        reason = Words(
+            "every launch waits for its task (row H-04): what other calls cost does not show",
+            "每次下发都等待任务结束（见 H-04），其他同步调用的开销无从体现",
+        )
+        return None, Judged(code="H-05", verdict="not_judged", reason=reason)
     spent = idle.cause_ns(Cause.SYNC)
     share = share_of(idle.span, spent)
     owners = owners_of(idle)
@@ -60,7 +72,7 @@ def synchronising(trace: Trace, idle: Idle | None) -> Verdict:
             )
             for owner in owners[:MAX_OWNERS]
         ),
-        *(line_evidence(line, idle.span.steps) for line in lines[:1] if line.idle_ns or is_small),
+        *line_evidence([line for line in lines if line.idle_ns or is_small], idle.span.steps),
     ]  # fmt: skip
     found = finding(
         "H-05", analyzer=NAME, trace_rank=trace.meta.rank, share_ratio=share, subject="sync", evidence=evidence,
@@ -99,10 +111,11 @@ def _sync_title(idle: Idle, owners: Sequence[Owner], spent: int) -> Words:
 def _line_title(line: Line, span: Span, spent: int) -> Words:
     share = share_of(span, spent)
     step = span_words(span, share)
+    by, by_zh = (f" ({line.by})", f"（{line.by}）") if line.by else ("", "")
     return Words(
-        f"{line.text} waits for the device in each step ({line.by}): behind synchronising calls the device idles "
+        f"{line.text} waits for the device in each step{by}: behind synchronising calls the device idles "
         f"{per_step(span, spent)} of {step.en}",
-        f"{line.text} 在每一步都等待设备（{line.by}）：{step.zh}中设备在同步调用之后空闲 {per_step(span, spent)}"
+        f"{line.text} 在每一步都等待设备{by_zh}：{step.zh}中设备在同步调用之后空闲 {per_step(span, spent)}"
         f"（{format_ratio(share)}）",
     )
 

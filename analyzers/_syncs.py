@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ from ascend_perf.model.trace import Trace
 from ascend_perf.units import counted
 
 MAX_ROWS: Final = 60
+MAX_LINES: Final = 3
+"""Lines that a finding names."""
 _COPIES: Final = frozenset(f"aten::{name}" for name in ("to", "_to_copy", "copy_", "pin_memory", "_pin_memory"))
 """Operators that may wait only because they copy to the device. Others of PyTorch wait for a value, or for the size of
 their result."""
@@ -159,11 +162,11 @@ def sync_table(found: Syncs, steps: int) -> ResultTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of Python that synchronises."""
+    """A line of Python that synchronises; an operator where the profile has no lines."""
 
     text: str
     by: str
-    """Its operator, else the call."""
+    """Operator of the line, else the call; "" where `text` is the operator."""
     count: int
     """How often it synchronises: the calls of one operator, such as the copy and the wait of `.item()`, are one."""
     steps: frozenset[int]
@@ -181,10 +184,12 @@ def is_each_step(steps: frozenset[int], span: Span) -> bool:
 
 
 def lines_of(found: Syncs) -> list[Line]:
-    """The lines of Python that synchronise, those whose calls leave the device idle longest first, of equal ones those
-    where the host waits longest; no more than `MAX_ROWS`."""
-    known = np.flatnonzero(found.line.codes >= 0)
-    codes = found.line.codes[known]
+    """The lines of Python that synchronise, or the operators where no line is known at all: those whose calls leave the
+    device idle longest first, of equal ones those where the host waits longest; no more than `MAX_ROWS`."""
+    has_lines = bool((found.line.codes >= 0).any())
+    names = found.line if has_lines else found.op
+    known = np.flatnonzero(names.codes >= 0)
+    codes = names.codes[known]
     idle, blocked = (np.bincount(codes, spent[known]).astype(np.int64) for spent in (found.idle_ns, found.blocked_ns))
     lines: list[Line] = []
     for code in np.lexsort((-blocked, -idle))[:MAX_ROWS].tolist():
@@ -194,7 +199,7 @@ def lines_of(found: Syncs) -> list[Line]:
         row = int(mine[np.lexsort((found.blocked_ns[mine], found.idle_ns[mine]))[-1]])
         lines.append(
             Line(
-                text=found.line.values[code], by=found.op[row] or found.api[row] or "",
+                text=names.values[code], by=(found.op[row] or found.api[row] or "") if has_lines else "",
                 count=len(np.unique(found.event[mine])), steps=frozenset(found.step[mine].tolist()),
                 read_steps=frozenset(found.step[mine[found.reads[mine]]].tolist()),
                 idle_ns=int(idle[code]), start_ns=int(found.sync.starts[found.rows[row]]),
@@ -203,14 +208,25 @@ def lines_of(found: Syncs) -> list[Line]:
     return lines
 
 
-def line_evidence(line: Line, steps: int) -> Evidence:
-    """The line, and how often it synchronises."""
-    return Evidence(
-        name=Words("line of Python that synchronises most", "同步最多的 Python 代码行"),
-        value=f"{line.text} ({line.by}, {line.count} x in {counted(steps, 'step')})",
-        where="python_calls and call stacks around the calls; table syncs has the others",
-        start_ns=line.start_ns,
-    )
+def line_evidence(lines: Sequence[Line], steps: int) -> list[Evidence]:
+    """The first lines, and how often they synchronise; that there are none in this data where these are operators."""
+    if lines and not lines[0].by:
+        return [
+            Evidence(
+                name=Words("line of Python that synchronises most", "同步最多的 Python 代码行"), value=None,
+                where="not in this data: call stacks name it (with_stack=True)",
+            )
+        ]  # fmt: skip
+    return [
+        Evidence(
+            name=Words("line of Python that synchronises too", "同样同步的 Python 代码行") if place
+            else Words("line of Python that synchronises most", "同步最多的 Python 代码行"),
+            value=f"{line.text} ({line.by}, {line.count} x in {counted(steps, 'step')})",
+            where="python_calls and call stacks around the calls; table syncs has the others",
+            start_ns=line.start_ns,
+        )
+        for place, line in enumerate(lines[:MAX_LINES])
+    ]  # fmt: skip
 
 
 def _step_of(sync: Sync, starts: Ints, ends: Ints) -> Ints:

@@ -88,13 +88,14 @@ def host_dispatch(trace: Trace) -> Result:
     span = host_span(trace, windows)
     launches = launches_of(trace)
     waits = None if idle is None else waits_of(idle, reloading(trace))  # which row V-08 names
+    blocking = _launch_blocking(trace, idle)
     verdicts: list[Verdict] = [
         data_loader(trace, span),
         compilation(trace, span),
         garbage_collection(trace, span),
         driver_memory(trace, span),
-        synchronising(trace, None if waits is None else waits.idle),
-        _launch_blocking(trace, idle),
+        synchronising(trace, None if waits is None else waits.idle, is_blocking=blocking[0] is not None),
+        blocking,
         _log_level(trace),
     ]
     found = [finding for finding, _ in verdicts if finding is not None]

@@ -289,7 +289,13 @@ def read_behind_a_step(
     )  # fmt: skip
 
 
-def small_wait(make_trace: MakeTrace, *, ops: tuple[str, ...], api: str, idle_ns: int, steps: int = 3) -> Trace:
+ITEM = ("aten::item", "aten::_local_scalar_dense")
+STACK = "torch/_tensor.py(1): item\ntrain.py(7): step"
+
+
+def small_wait(
+    make_trace: MakeTrace, *, ops: tuple[str, ...], api: str, idle_ns: int, steps: int = 3, stack: str = STACK
+) -> Trace:
     """Steps of 100 ms, in each a call that waits for a kernel and leaves the device idle for some ns; of no steps there
     is one that is not marked."""
     at = [n * 100 * MS for n in range(max(1, steps))]
@@ -305,13 +311,12 @@ def small_wait(make_trace: MakeTrace, *, ops: tuple[str, ...], api: str, idle_ns
         runtime_calls=[call(api, start + 40 * MS, 10 * MS) for start in at],
         host_ops=[
             {"name": name, "start_ns": start + 39 * MS + depth, "dur_ns": 11 * MS - 2 * depth, "thread": 1,
-             "stack": "torch/_tensor.py(1): item\ntrain.py(7): step"}
+             "stack": stack}
             for start in at for depth, name in enumerate(ops)
         ],
     )  # fmt: skip
 
 
-ITEM = ("aten::item", "aten::_local_scalar_dense")
 
 
 def test_a_line_that_reads_a_value_back_in_each_step_is_told_whatever_it_costs(make_trace: MakeTrace) -> None:
@@ -324,6 +329,36 @@ def test_a_line_that_reads_a_value_back_in_each_step_is_told_whatever_it_costs(m
         assert found.title.en.startswith("train.py(7): step waits for the device in each step (aten::item): behind")
         assert found.evidence[-1].value == "train.py(7): step (aten::item, 3 x in 3 steps)"
         assert found.evidence[0].value == idle_ns
+
+
+def test_without_call_stacks_the_operator_is_told_and_what_would_name_the_line(make_trace: MakeTrace) -> None:
+    outcome = host_dispatch.run_on_trace(
+        small_wait(make_trace, ops=ITEM, api="aclrtSynchronizeStreamWithTimeout", idle_ns=50_000, stack="")
+    )
+    found = of(outcome, "H-05")
+    assert found.title.en.startswith("aten::item waits for the device in each step: behind synchronising calls")
+    assert found.evidence[-1].value is None and "with_stack=True" in found.evidence[-1].where
+
+
+def test_where_every_launch_waits_no_call_is_blamed(make_trace: MakeTrace) -> None:
+    trace = small_wait(make_trace, ops=ITEM, api="aclrtSynchronizeStreamWithTimeout", idle_ns=10 * MS)
+    assert of(host_dispatch.run_on_trace(trace), "H-05").share_ratio == 0.1
+    trace = trace.replace(meta=replace(NPU, environment={"ASCEND_LAUNCH_BLOCKING": "1"}))
+    outcome = host_dispatch.run_on_trace(trace)
+    assert of(outcome, "H-04").share_ratio == 0.1
+    assert verdict(outcome, "H-05").verdict == "not_judged"
+
+
+def test_the_costliest_lines_are_named(make_trace: MakeTrace) -> None:
+    trace = make_trace(
+        meta=NPU, steps=STEP,
+        kernels=[kernel(n * 200, 100 + n, (n * 200 - 1, n * 200)) for n in range(5)],
+        runtime_calls=[call("aclrtSynchronizeStream", n * 200 + 50, 51) for n in range(4)],
+        host_ops=[op("aten::item", n * 200 + 40, 70) | {"stack": f"train.py({n}): step"} for n in range(4)],
+    )  # fmt: skip
+    lines = [one.value for one in of(host_dispatch.run_on_trace(trace), "H-05").evidence if "line of" in one.name.en]
+    # Gaps of 100, 99, 98 and 97 ns behind them, and one of 96 ns up to the end of the step behind the last.
+    assert lines == [f"train.py({n}): step (aten::item, 1 x in 1 step)" for n in (3, 0, 1)]
 
 
 @pytest.mark.parametrize(
