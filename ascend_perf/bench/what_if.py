@@ -131,7 +131,13 @@ def plan(request: Request) -> Plan:
                 )
     _check_count(len(cases))
     if not cases:
-        raise UsageError(f"no configuration fits: {unfit[0].problem}", hint="see `ascend-perf what-if --help`")
+        alone = replace(request.devices[0], world_size=1)
+        of_one = layout_choices.choices(workload, request.preset, (*STEPS, *given), alone, wanted)
+        runs = any(not choice.problem for choice in of_one)
+        raise UsageError(
+            f"no configuration fits: {unfit[0].problem}",
+            hint="it runs with --world-size 1" if runs else "see `ascend-perf what-if --help`",
+        )
     return Plan(request=request, cases=tuple(cases), unfit=tuple(unfit), left_out=left_out, notes=notes)
 
 

@@ -233,6 +233,12 @@ def test_values_that_vary_are_configurations_of_their_own() -> None:
     assert cases[0].configuration.overrides == ("tokens=64", "batch=1", "recompute=none")
 
 
+def test_a_workload_of_one_process_says_with_how_many_it_runs() -> None:
+    with pytest.raises(UsageError, match="runs in 1 process, not 8") as error:
+        plan(Request(workload="llm-generate", devices=(VirtualNpu(world_size=8),)))
+    assert error.value.hint == "it runs with --world-size 1"
+
+
 @pytest.mark.parametrize(("request_", "words"), [
     (Request(workload="llm-pretrain", varied=("batch",)), "no KEY=V1,V2"),
     (Request(workload="llm-pretrain", devices=(VirtualNpu(world_size=8),), layouts="tp3"), "no configuration fits"),
