@@ -214,7 +214,7 @@ def line_evidence(lines: Sequence[Line], steps: int) -> list[Evidence]:
         return [
             Evidence(
                 name=Words("line of Python that synchronises most", "同步最多的 Python 代码行"), value=None,
-                where="not in this data: call stacks name it (with_stack=True)",
+                where="call stacks name it (with_stack=True)",
             )
         ]  # fmt: skip
     return [
