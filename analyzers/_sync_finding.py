@@ -21,6 +21,8 @@ from ascend_perf.units import counted, format_ratio
 
 MIN_LINE_SHARE_RATIO: Final = threshold("H-05", "min_line_share_ratio")
 MAX_OWNERS: Final = 4
+MAX_NAME: Final = 120
+"""Letters of a name in a title."""
 MAX_BANDS: Final = 4
 
 
@@ -87,17 +89,16 @@ def synchronising(trace: Trace, idle: Idle | None, *, is_blocking: bool) -> Verd
 
 def _is_worth_a_look(line: Line, span: Span) -> bool:
     """Whether a line is told although it costs little: one that reads a value back in each step stops the host from
-    running ahead, whatever it costs on this machine. Of other waits a single step does not show that they come again:
-    a profile often ends with one."""
-    return is_each_step(line.read_steps, span) or (
-        span.steps > 1 and is_each_step(line.steps, span) and share_of(span, line.idle_ns) >= MIN_LINE_SHARE_RATIO.value
-    )
+    running ahead, whatever it costs on this machine. An operator without its line must cost something, as other waits;
+    of these a single step does not show that they come again: a profile often ends with one."""
+    reads, costs = is_each_step(line.read_steps, span), share_of(span, line.idle_ns) >= MIN_LINE_SHARE_RATIO.value
+    return (reads and (bool(line.by) or costs)) or (span.steps > 1 and is_each_step(line.steps, span) and costs)
 
 
 def _sync_title(idle: Idle, owners: Sequence[Owner], spent: int) -> Words:
     first, total, share = owners[0], sum(owner.count for owner in owners), share_of(idle.span, spent)
     api = idle.sync.names[first.call]
-    by = f"{first.name} ({api})" if first.name != api else first.name
+    by = f"{first.name[:MAX_NAME]} ({api})" if first.name != api else first.name
     step = span_words(idle.span, share)
     return Words(
         f"{counted(total, 'synchronising call drains', 'synchronising calls drain')} the launch queue: the "
@@ -111,11 +112,12 @@ def _sync_title(idle: Idle, owners: Sequence[Owner], spent: int) -> Words:
 def _line_title(line: Line, span: Span, spent: int) -> Words:
     share = share_of(span, spent)
     step = span_words(span, share)
-    by, by_zh = (f" ({line.by})", f"（{line.by}）") if line.by else ("", "")
+    text, name = line.text[:MAX_NAME], line.by[:MAX_NAME]
+    by, by_zh = (f" ({name})", f"（{name}）") if name else ("", "")
     return Words(
-        f"{line.text} waits for the device in each step{by}: behind synchronising calls the device idles "
+        f"{text} waits for the device in each step{by}: behind synchronising calls the device idles "
         f"{per_step(span, spent)} of {step.en}",
-        f"{line.text} 在每一步都等待设备{by_zh}：{step.zh}中设备在同步调用之后空闲 {per_step(span, spent)}"
+        f"{text} 在每一步都等待设备{by_zh}：{step.zh}中设备在同步调用之后空闲 {per_step(span, spent)}"
         f"（{format_ratio(share)}）",
     )
 

@@ -215,11 +215,16 @@ SIMULATED: Final = Words(
 )
 
 
+MAX_TITLE: Final = 600
+"""Letters of a finding's title on the terminal."""
+
+
 def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
     """The top findings in a few lines of plain text, for the terminal. That data are simulated comes first."""
     lines = []
     if analysis.run.is_simulated:
         lines.append(SIMULATED.zh if lang == "zh" else SIMULATED.en)
+    from ascend_perf.reports.texts import safe
     from ascend_perf.reports.verdict import measures_machine, served
 
     if (machine := measures_machine(analysis.run.manifest)) is not None:
@@ -233,7 +238,7 @@ def summary(analysis: Analysis, lang: Lang = "en", count: int = 3) -> str:
             if bound is None
             else (f"（理论上限 {format_bound(bound)} 倍）" if lang == "zh" else f" (at most {format_bound(bound)}x)")
         )
-        lines.append(f"  {number}. [{finding.code}] {title}{most}")
+        lines.append(f"  {number}. [{finding.code}] {safe(title, MAX_TITLE)}{most}")
     if len(lines) == count_before:
         seen = served([metric for outcome in analysis.outcomes for metric in outcome.metrics])
         if seen is not None:

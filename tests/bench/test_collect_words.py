@@ -70,7 +70,7 @@ def test_wrong_usage_of_collect_and_hccl_test_has_its_chinese() -> None:
          "--with torch-npu",
          "--ranks：msprof 不识别 step 与 Rank，该选项会被忽略（提示：请用 --delay 与 --duration；"
          "或用 --with torch-npu）"),
-        ("8 NPUs per node\n  hint: 1 to 8 on A2", "每节点 8 个 NPU（提示：1 to 8 on A2）"),
+        ("8 NPUs per node\n  hint: 1 to 8 on A2", "每节点 8 个 NPU（提示：A2 上为 1 至 8）"),
         ("HCCL_TEST_USE_DEVS names 4 devices, the run has 8 NPUs per node",
          "HCCL_TEST_USE_DEVS 指定 4 个设备，而每节点有 8 个 NPU"),
     ],
