@@ -28,6 +28,8 @@ MIN_LOADER_NS: Final = threshold("D-01", "min_loader_ns")
 MAX_SHORT_LOADER_RATIO: Final = threshold("D-01", "max_short_loader_ratio")
 MIN_GC_NS: Final = threshold("H-07", "min_gc_ns")
 MAX_BANDS: Final = 4
+MAX_NAME: Final = 120
+"""Characters of a name in a title."""
 
 Verdict = tuple[Finding | None, Judged]
 

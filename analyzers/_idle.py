@@ -234,9 +234,7 @@ def idle_of(trace: Trace) -> Idle | None:
     rest = intervals.merged(gaps.starts, host_end)
     launches = intervals.merged(launch_start, host_end)
     sync = syncs_of(trace)
-    ends = np.sort(windows.ends)  # steps that the host marks have the wait behind their last task inside of them
-    closes = np.searchsorted(ends, gaps.ends, side="right") > np.searchsorted(ends, gaps.starts - CLOCK_TOLERANCE_NS)
-    drained_by = _of_program(trace, sync, _drained(sync, gaps.starts, next_launch), closes)
+    drained_by = _drained(trace, gaps, next_launch)
     drained = drained_by >= 0
     parts = _attributed(
         trace, rest, launches, intervals.merged(gaps.starts[drained], host_end[drained]), sync
@@ -279,8 +277,7 @@ def waits_of(idle: Idle, spared: IntervalSet) -> Waits:
     if not len(gaps.starts):
         return Waits(idle=idle, own=EMPTY)
     host_end, _, next_launch = _before_next(tasks, gaps)
-    drained_by = _drained(idle.sync, gaps.starts, next_launch)
-    drained_by = _of_program(trace, idle.sync, drained_by, np.ones(len(drained_by), bool))
+    drained_by = _drained(trace, gaps, next_launch)
     drained = drained_by >= 0
     starts, until = gaps.starts[drained], host_end[drained]
     causes = causes_of(trace, intervals.merged(starts, until))
@@ -404,34 +401,27 @@ def syncs_of(trace: Trace) -> Sync:
     )  # fmt: skip
 
 
-def _drained(sync: Sync, gap_starts: Ints, next_launch: Ints) -> Ints:
+def _drained(trace: Trace, gaps: IntervalSet, next_launch: Ints) -> Ints:
     """Per gap the synchronising call that was waiting when it began and had returned when the next task was launched.
 
-    Work that other threads launch while the call still waits is not held up by it.
+    Work that other threads launch while the call still waits is not held up by it. What the loop that measured waits
+    behind each step is left out: nobody could take it out of the program.
     """
-    found = np.full(len(gap_starts), -1, np.int64)
+    sync, starts = syncs_of(trace), gaps.starts
+    found = np.full(len(starts), -1, np.int64)
     for thread in np.unique(sync.threads).tolist():
         mine = np.flatnonzero(sync.threads == thread)
-        last = np.searchsorted(sync.starts[mine], gap_starts, side="right") - 1
+        last = np.searchsorted(sync.starts[mine], starts, side="right") - 1
         call = mine[np.clip(last, 0, None)]
-        waits = (last >= 0) & (sync.ends[call] + CLOCK_TOLERANCE_NS >= gap_starts) & (sync.ends[call] <= next_launch)
+        waits = (last >= 0) & (sync.ends[call] + CLOCK_TOLERANCE_NS >= starts) & (sync.ends[call] <= next_launch)
         found = np.where(waits & (found < 0), call, found)
-    return found
-
-
-def _of_program(trace: Trace, sync: Sync, drained_by: Ints, closes: Bools) -> Ints:
-    """The same without the loop that measured: nobody could take out what it waits behind each step.
-
-    Args:
-        trace: the rank.
-        sync: its synchronising calls.
-        drained_by: of some gaps, see `Idle`.
-        closes: whether a step ends in the gap, or has ended before.
-    """
     if not trace.meta.waits_each_step:
-        return drained_by
+        return found
+    windows = step_windows(trace)
+    step = np.searchsorted(windows.starts, starts - CLOCK_TOLERANCE_NS, side="right") - 1
+    closes = (step >= 0) & (windows.ends[np.clip(step, 0, None)] <= gaps.ends)
     ours = np.append(sync.names.flags(lambda name: bool(_WHOLE_DEVICE.search(name))), False)
-    return np.where(closes & ours[drained_by], -1, drained_by)
+    return np.where(closes & ours[found], -1, found)
 
 
 def _attributed(

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ascend_perf.analyzers._host_causes import MIN_SHARE_RATIO, NAME, Verdict, no_calls, span_words
+from ascend_perf.analyzers._host_causes import MAX_BANDS, MAX_NAME, MIN_SHARE_RATIO, NAME, Verdict, no_calls, span_words
 from ascend_perf.analyzers._idle import Cause, Idle, Span
 from ascend_perf.analyzers._rules import finding
 from ascend_perf.analyzers._step_words import per_step, share_of
@@ -21,9 +21,6 @@ from ascend_perf.units import counted, format_ratio
 
 MIN_LINE_SHARE_RATIO: Final = threshold("H-05", "min_line_share_ratio")
 MAX_OWNERS: Final = 4
-MAX_NAME: Final = 120
-"""Letters of a name in a title."""
-MAX_BANDS: Final = 4
 
 
 def synchronising(trace: Trace, idle: Idle | None, *, is_blocking: bool) -> Verdict:

@@ -13,6 +13,7 @@ from ascend_perf.analyzers._communication import exported_split
 from ascend_perf.analyzers._decode import reloading
 from ascend_perf.analyzers._dispatch_claims import claims_of
 from ascend_perf.analyzers._host_causes import (
+    MAX_NAME,
     MIN_SHARE_RATIO,
     Verdict,
     compilation,
@@ -54,9 +55,6 @@ NAME: Final = "host-dispatch"
 MAX_BLOCKED_RATIO: Final = threshold("H-04", "max_blocked_ratio")
 MIN_LAUNCHES: Final = threshold("H-04", "min_launches")
 MIN_LOG_LEVEL: Final = threshold("H-09", "min_log_level")
-
-MAX_NAME: Final = 120
-"""Characters of a name in a title."""
 
 _CLAIMED: Final = {
     "D-01": Cause.DATALOADER,
